@@ -54,7 +54,7 @@ from official.modeling.models import (
 )
 from official.tasks.fine_tuning import FULL_DEVIATION
 
-# {task: (method of a loaded model, which says the head; kind of labels)}. `classify` takes the folder's kind.
+# {task: (method of a loaded model with this head; kind of labels)}. `classify` takes the folder's kind.
 TASKS: dict[str, tuple[str, str | None]] = {
     "classify": ("classify", None),
     **{kind: ("classify", kind) for kind in (SEVERAL, NUMBER, CHOICE)},
@@ -63,7 +63,7 @@ TASKS: dict[str, tuple[str, str | None]] = {
     "fill_mask": ("fill_mask", None),
     "embed": ("embed", None),
 }
-# {task: the name of its output among what the stages give; or {output: that name}}
+# {task: name of its output among the tensors of the stages; or {output: that name}}
 _OUTPUTS: dict[str | None, Any] = {
     None: {"last_hidden_state": "sequence", "pooler_output": "pooled"},
     "answer": {name: name for name in SpanModel.GIVES},
@@ -79,17 +79,17 @@ _HEADS = {*canonical.POOLER, *canonical.PRETRAINING_HEADS, *canonical.SQUAD_HEAD
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """A model without its weights, as `load_model` makes it again.
+    """Configuration of a model without its weights, from which `load_model` rebuilds it.
 
     Attributes:
-      bert: its sizes.
-      files: {name: content} of its vocabulary, as it lies beside weights.
-      task: the method of a loaded model that it has the head of; None: hidden states.
-      kind: of labels, a key of `model_folder.PROBLEM_TYPE_OF`; None for heads without.
-      labels: names of the outputs, LABEL_0, LABEL_1, ... where nobody named them.
-      thresholds: of several labels: the probability from which on a text has each; none: one half. A training
-        does not change them.
-      embedding: of `embed`.
+      bert: sizes of the model.
+      files: {name: content} of its vocabulary, as next to its weights.
+      task: method of a loaded model with the same head; None: hidden states.
+      kind: kind of labels, a key of `model_folder.PROBLEM_TYPE_OF`; None for heads without.
+      labels: names of the outputs, by default LABEL_0, LABEL_1, ...
+      thresholds: minimum probability of each of several labels; empty: one half. Training does not change
+        them.
+      embedding: settings of `embed`.
       absent: names of weights that neither the folder had nor the task trains. They are not written.
     """
 
@@ -105,7 +105,7 @@ class Spec:
 
 @contextlib.contextmanager
 def _folder_of(files: Mapping[str, str | bytes]) -> Iterator[str]:
-    """Yields a folder with files, {name: content}, as long as its block runs."""
+    """Yields a temporary folder with files, {name: content}."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             path = pathlib.Path(folder, name)
@@ -135,7 +135,7 @@ class Tokenizer:
         self.max_length = min(most, self._positions)
         self.names = ("input_ids", "attention_mask", *["token_type_ids"][: spec.bert.family_row.has_segments])
         self._pieces: Any = tokenizer_of(self.vocabulary)
-        if spec.task == "fill_mask":  # in its texts [MASK] is a word to predict
+        if spec.task == "fill_mask":  # [MASK] in its texts is a word to predict
             masked = functools.partial(tokenize_masked, self._pieces, self.vocabulary)
             self._pieces = types.SimpleNamespace(tokenize=masked)
         self._cut = Truncation("tokenizer", "max_length")
@@ -154,9 +154,9 @@ class Tokenizer:
           texts: B texts, or one. May be a string tensor in a graph, as in
             `dataset.batch(B).map(lambda text, label: (model.tokenizer(text), label))`.
           pairs: B second texts; for multiple choice the candidates [B, G], and the result is [B, G, L].
-          max_length: maximum number of tokens. None: as the model's files say.
+          max_length: maximum number of tokens. None: from the model's files.
           padding: `longest` or True pads to the longest text, `max_length` to `max_length`.
-          truncation: True or `longest_first` truncates longer inputs, of a pair the longer text. False or
+          truncation: True or `longest_first` truncates longer inputs, for a pair the longer text. False or
             `do_not_truncate` makes them an error.
 
         Raises:
@@ -191,8 +191,8 @@ class Tokenizer:
         rows, is_cut_N = methods.rows_of(flat, self._pieces, self.vocabulary, length)
         cut = int(is_cut_N.sum())
         if cut and not cuts:
-            told = f"{cut} texts are longer than max_length={length} tokens"
-            raise ConfigError(f"{told}, and truncation={truncation}.")
+            problem = f"{cut} texts are longer than max_length={length} tokens"
+            raise ConfigError(f"{problem}, and truncation={truncation}.")
         self._cut.report(cut, length)
         batch = padded(rows, length if padding == "max_length" else 1)
         return {name: batch[_INPUTS[name]].reshape(*shape, -1) for name in self.names}
@@ -229,7 +229,7 @@ class PretrainedModel(tf.keras.Model):
     choice [B, G, L], also under this project's names `input_mask` and `segment_ids`; or the ids alone.
     Without a mask all positions are tokens, without segments all tokens have segment 0. Position ids are as
     in transformers: in RoBERTa's families they start after `pad_token_id`, and are counted from the ids
-    where they are not given.
+    if they are not given.
 
     Outputs, float32: logits [B, C] for `classify`, [B, G] for multiple choice, [B, L, C] for `tag`,
     [B, L, V] for `fill_mask`, {start_logits, end_logits: [B, L]} for `answer`; vectors [B, D] for `embed`;
@@ -267,11 +267,11 @@ class PretrainedModel(tf.keras.Model):
         return self.spec.labels
 
     def build(self, input_shape: Any = None) -> None:
-        """Does nothing: all variables are made with the model."""
+        """Does nothing: all variables are created with the model."""
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles the model as it was saved. Where a process has imported the package keras, too, that has
-        taken the names of optimizers, and gives one that is none of tf.keras."""
+        """Compiles the model as it was saved. If the process has also imported the package keras, that has
+        replaced the names of optimizers, and would give one that does not belong to tf.keras."""
         settings = {name: tf.keras.saving.deserialize_keras_object(each) for name, each in config.items()}
         optimizer, own = settings.get("optimizer"), tf.keras.optimizers
         if optimizer is not None and not isinstance(optimizer, (str, own.Optimizer, own.legacy.Optimizer)):
@@ -283,7 +283,7 @@ class PretrainedModel(tf.keras.Model):
     def call(self, inputs, training=None):
         return self._compute(inputs, training)
 
-    @tf.autograph.experimental.do_not_convert  # nothing needs it, and it takes seconds
+    @tf.autograph.experimental.do_not_convert  # not needed, and it takes seconds
     def _compute(self, inputs: Any, training: bool | None) -> Any:
         features, spec, seed = _features(inputs, self.spec), self.spec, None
         if training:
@@ -291,7 +291,7 @@ class PretrainedModel(tf.keras.Model):
         if spec.kind == CHOICE:
             return self.network(features, seed)
         if spec.task == "fill_mask":
-            features["masked_lm_positions"] = tf.shape(features["input_ids"])[1]  # the first so many: all
+            features["masked_lm_positions"] = tf.shape(features["input_ids"])[1]  # the first L: all
         carried = stages.run(self.network, features, seed)
         if spec.task == "embed":
             vectors_BD = pooled(carried["sequence"], features["input_mask"], spec.embedding.pooling)
@@ -304,17 +304,17 @@ class PretrainedModel(tf.keras.Model):
         }
 
     def fit(self, *arguments: Any, **named: Any) -> Any:
-        """Trains as every model of Keras. Raises ConfigError for class weights where labels are no numbers of
-        classes, one a text: Keras would take the place of the largest number of a row for its class."""
+        """Trains like every Keras model. Raises ConfigError for class weights unless each text has one class
+        number as its label: Keras would use the position of the largest number of a row as its class."""
         is_of_classes = self.spec.task in (None, "embed") or self.spec.kind in (ONE, CHOICE)
         if named.get("class_weight") is not None and not is_of_classes:
-            told = f"is of one label a text, and is not in task={self.spec.kind or self.spec.task}"
-            raise ConfigError(f"class_weight {told}. Give sample_weight, a weight for each label.")
+            problem = f"needs one label per text, unlike task={self.spec.kind or self.spec.task}"
+            raise ConfigError(f"class_weight {problem}. Give sample_weight, a weight for each label.")
         return super().fit(*arguments, **named)
 
     def make_train_function(self, force: bool = False) -> Any:
-        """Returns the function of a step of `fit`. Raises ConfigError where XLA would compile it, and for a
-        loss or a metric of probabilities."""
+        """Returns the function of a step of `fit`. Raises ConfigError if XLA would compile it, and for a loss
+        or a metric of probabilities."""
         self._check_compiled()
         if self.jit_compile:
             raise ConfigError("jit_compile=True: training already uses compiled operations. Drop it.")
@@ -328,7 +328,7 @@ class PretrainedModel(tf.keras.Model):
 
     def _check_compiled(self) -> None:
         """Raises ConfigError if a loss or a metric treats logits as probabilities, or if the accuracy for one
-        label is used for several."""
+        label is used for several labels."""
         if self.spec.task in (None, "embed"):
             return
         problem = "it takes probabilities, but the outputs are logits. Give it with from_logits=True"
@@ -368,7 +368,7 @@ class PretrainedModel(tf.keras.Model):
         replaced when the new one is complete.
 
         Raises:
-          ConfigError: for a model that transformers has no class for, or if the folder cannot be written.
+          ConfigError: for a model without a class in transformers, or if the folder cannot be written.
         """
         spec = self.spec
         weights = {name_of(each): each for each in self.network.variables}
@@ -392,7 +392,7 @@ class PretrainedModel(tf.keras.Model):
 
 
 def _network(spec: Spec) -> Any:
-    """Returns the model of `official.modeling` that has the head, with the kernels of a training run."""
+    """Returns the model of `official.modeling` with the head, and with the kernels of a training run."""
     options: dict[str, Any] = {"kernels": "auto", "shared": True, "portable": True}
     if spec.task == "classify":
         options |= {"narrow": True, "head_scale": FULL_DEVIATION}
@@ -411,26 +411,26 @@ def _called(given: Any) -> str:
 
 
 def _takes_probabilities(found: Any) -> bool:
-    """Tells whether a loss or a metric of Keras's takes predictions for probabilities: without logits, or
-    with a threshold between 0 and 1."""
+    """Returns whether a Keras loss or metric treats predictions as probabilities: without logits, or with a
+    threshold between 0 and 1."""
     settings: Mapping[str, Any] = {}
     if isinstance(found, (tf.keras.losses.Loss, tf.keras.metrics.Metric)):
         settings = found.get_config()
     else:
-        with contextlib.suppress(TypeError, ValueError):  # what has no signature
+        with contextlib.suppress(TypeError, ValueError):  # objects without a signature
             settings = {name: each.default for name, each in inspect.signature(found).parameters.items()}
     if "from_logits" in settings:
         return settings["from_logits"] is False
     if str(getattr(found, "__module__", "")).partition(".")[0] not in ("keras", "tf_keras"):
-        return False  # one's own may make probabilities first
+        return False  # a custom one may compute probabilities first
     cuts = settings.get("thresholds", settings.get("threshold", 0.0))
-    if cuts is None:  # of Precision and Recall one half, unless they count the largest
+    if cuts is None:  # one half for Precision and Recall, unless they count the largest
         return "thresholds" in settings and settings.get("top_k") is None
     return any(0 < cut < 1 for cut in np.atleast_1d(cuts))
 
 
 def _features(inputs: Any, spec: Spec) -> dict[str, tf.Tensor]:
-    """Returns the features of a batch. Raises ConfigError for inputs that a model does not take."""
+    """Returns the features of a batch. Raises ConfigError for unsupported inputs."""
     given = {"input_ids": inputs} if tf.is_tensor(inputs) else inputs
     if not isinstance(given, Mapping) or "input_ids" not in given or given.keys() - _INPUTS.keys():
         what = ", ".join(given) if isinstance(given, Mapping) else type(inputs).__name__
@@ -442,12 +442,12 @@ def _features(inputs: Any, spec: Spec) -> dict[str, tf.Tensor]:
     if wrong := [name for name, values in features.items() if values.shape.rank not in (None, rank)]:
         shape, expected = features[wrong[0]].shape, "[B, G, L]" if rank == 3 else "[B, L]"
         raise ConfigError(f"the input {wrong[0]} is of shape {shape}, expected {expected}.")
-    if "input_mask" in features:  # a token is one, whatever number a mask has for it
+    if "input_mask" in features:  # any number except 0 marks a token
         features["input_mask"] = tf.minimum(features["input_mask"], 1)
     ids = features["input_ids"]
     if offset := spec.bert.position_offset:
-        told = features.get("position_ids")
-        places = places_of(ids, spec.bert) if told is None else tf.maximum(told - offset, 0)
+        given_ids = features.get("position_ids")
+        places = places_of(ids, spec.bert) if given_ids is None else tf.maximum(given_ids - offset, 0)
         features["position_ids"] = places
     return {"input_mask": tf.ones_like(ids), "segment_ids": tf.zeros_like(ids), **features}
 
@@ -462,16 +462,16 @@ def from_pretrained(
     """Reads a model.
 
     Args:
-      path: a run's folder, or a checkpoint of any format, as of `official.inference.load`.
+      path: a run's folder, or a checkpoint of any format, as in `official.inference.load`.
       task: one of TASKS, which are the tasks of bert train, its kinds of labels, and the methods of a loaded
         model; None: hidden states.
-      labels: of `classify`, `several`, `number` and `tag`: how many outputs, or their names. None: those of
-        the folder. A head with as many, or the same names, is kept; else one starts fresh, and a warning
-        says so.
+      labels: for `classify`, `several`, `number` and `tag`: number of outputs, or their names. None: those of
+        the folder. A head with as many, or the same names, is kept; otherwise a new one starts fresh, with a
+        warning.
 
     Raises:
-      ConfigError: where there is no such task or no checkpoint, or labels are missing, or given to a task
-        that has none.
+      ConfigError: for an unknown task or no checkpoint, and for missing labels, or labels for a task without
+        any.
     """
     if task not in (None, *TASKS):
         allowed = f"{suggest(str(task), TASKS)}. Allowed: None, {', '.join(TASKS)}."
@@ -496,8 +496,8 @@ def from_pretrained(
         name for name in (*canonical.POOLER, *canonical.NEXT_SENTENCE_HEAD) if name not in source.tensors
     ]
     absent = () if head == "classify" else tuple(missing)
-    said = sidecar_files.sizes_beside(source.location)
-    bert = dataclasses.replace(source.bert, **{name: said[name] for name in OF_TRAINING if name in said})
+    saved = sidecar_files.sizes_beside(source.location)
+    bert = dataclasses.replace(source.bert, **{name: saved[name] for name in OF_TRAINING if name in saved})
     texts = {name: content.decode() for name, content in files.items()}
     thresholds = tuple(source.thresholds[place] for place in order or ()) if source.thresholds else ()
     model = PretrainedModel(Spec(bert, texts, head, kind, names, thresholds, embedding, absent))
@@ -508,8 +508,8 @@ def from_pretrained(
 def _classes(
     source: Source, head: str, kind: str | None, labels: int | Sequence[str] | None
 ) -> tuple[str, tuple[str, ...], list[int] | None]:
-    """Returns the kind of labels, their names, and the outputs of the source's head that they are, in their
-    order; None in place of the latter for a head that starts fresh."""
+    """Returns the kind of labels, their names, and the corresponding outputs of the source's head in order;
+    None instead of these for a head that starts fresh."""
     own = methods.classes_of(source) if head in source.abilities() else None
     if own is not None and kind not in (None, own.kind):
         own = None
@@ -535,10 +535,10 @@ def _classes(
 
 
 def _fill(model: PretrainedModel, source: Source, order: list[int] | None) -> None:
-    """Assigns the weights that a source has. Warns of those of heads that start fresh.
+    """Assigns the weights of a source. Logs a warning about heads that start fresh.
 
     Args:
-      order: the outputs of the source's classifier; None: it is not taken.
+      order: the outputs of the source's classifier; None: it is not used.
     """
     fresh = []
     for variable in model.network.variables:

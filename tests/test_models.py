@@ -336,7 +336,7 @@ def test_what_cannot_be_is_refused(folders):
     model.compile(loss="mse", jit_compile=True)
     with pytest.raises(ConfigError, match="jit_compile=True: training already uses compiled operations"):
         fit(model)
-    with pytest.raises(ConfigError, match="class_weight is of one label a text, and is not in task=tag"):
+    with pytest.raises(ConfigError, match="class_weight needs one label per text, unlike task=tag"):
         compiled(folders["tag"], task="tag").fit(np.ones((1, 4)), np.ones((1, 4)), class_weight={0: 1, 1: 2})
     name, losses = "sparse_categorical_crossentropy", tf.keras.losses
     for loss in (name, losses.sparse_categorical_crossentropy, losses.SparseCategoricalCrossentropy()):

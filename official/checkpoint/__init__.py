@@ -1,15 +1,15 @@
-"""Saving, resuming, initialising and converting, by variable name.
+"""Saves, resumes, initializes and converts checkpoints, by variable name.
 
 A checkpoint of a run is a TensorFlow V2 tensor bundle (`.index`, `.data-*`) whose keys are Google's TF1
 variable names. `tf.train.load_checkpoint`, TF1 Savers and this project read it; nothing is pickled.
 
   manager        saves and resumes a run
-  initialize     takes initial weights from a checkpoint of any format
-  convert        opens a source (`registry`), maps, writes, checks and publishes it
-  formats        one module a format: its names for tensors, and how it is told from others
-  containers     one module a kind of files
+  initialize     loads initial weights from a checkpoint of any format
+  convert        opens a source (`registry`), maps, writes, verifies and publishes it
+  formats        one module per format: its tensor names, and its signature
+  containers     one module per kind of files
   mapping        tables of names; `canonical` has the names between two formats, `tensors` their values
-  sidecar_files  what lies beside the weights: sizes, vocabulary, labels
+  sidecar_files  files next to the weights: sizes, vocabulary, labels
 """
 
 import contextlib

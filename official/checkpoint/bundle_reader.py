@@ -1,4 +1,4 @@
-"""Opens TensorFlow bundles with TensorFlow's reader, and names damaged files."""
+"""Opens TensorFlow bundles with TensorFlow's reader, and reports damaged files by name."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from official.checkpoint import DamagedError, naming_damaged
 from official.io import files
 from official.io.errors import ConfigError, first_line
 
-GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, which have no variable names
+GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor that only object-based checkpoints have
 # Errors of the reader's bindings for damaged files.
 DAMAGE = (tf.errors.OpError, RuntimeError, IndexError, UnicodeDecodeError)
 
 
 def check_path(path: str, shown: str) -> None:
-    """Raises ConfigError for a path with wildcards, which TensorFlow would expand. `shown` names it."""
+    """Raises ConfigError for a path with wildcards, which TensorFlow would expand. `shown` is its name in the
+    message."""
     if not fnmatch.fnmatchcase(path, path):
         raise ConfigError(
             f"{shown}: TensorFlow's checkpoint reader treats *, ? and [ in a path as a pattern. Rename the"
@@ -34,7 +35,7 @@ def new_reader(prefix: str) -> Any:
     """Returns TensorFlow's reader of a bundle.
 
     Raises:
-      DamagedError: where its index is a pipe, or a pointer of Git LFS.
+      DamagedError: if its index is a pipe or a Git LFS pointer.
       ConfigError: if its path has wildcards, which TensorFlow would expand.
     """
     check_path(prefix, prefix)

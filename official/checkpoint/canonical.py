@@ -1,4 +1,4 @@
-"""Canonical names, the intermediate of all conversions: Google's TF1 names, which this project uses, too."""
+"""Canonical names, the intermediate of all conversions: Google's TF1 names, which are also this project's."""
 
 from __future__ import annotations
 
@@ -50,25 +50,25 @@ CLASSIFIER_HEAD = ("output_weights", "output_bias")  # [C, H], [C]
 ENCODER = (*EMBEDDINGS, *LAYER, *POOLER)
 WEIGHTS = (*ENCODER, *PRETRAINING_HEADS, *SQUAD_HEAD, *CLASSIFIER_HEAD)
 
-# ELECTRA's beside those, by the names of its code: from narrower tables [W] to vectors [H], and the head that
-# tells replaced tokens. GENERATOR/NAME is what NAME is, of the generator that it was pre-trained with, whose
-# embeddings are its own.
+# Additional weights of ELECTRA, named as in its code: the projection of narrower tables [W] to vectors [H],
+# and the head that detects replaced tokens. GENERATOR/NAME is the weight NAME of its generator, including
+# separate embeddings.
 PROJECTION = _dense("bert/embeddings_project")  # [W, H], [H]
 DISCRIMINATOR_HEAD = _dense(*(f"discriminator_predictions/{name}" for name in ("dense", "dense_prediction")))
 GENERATOR = "generator/"
 OF_GENERATOR = tuple(GENERATOR + name for name in (*LAYER, *PROJECTION, *TRANSFORM, OUTPUT_BIAS))
 ELECTRA = (*PROJECTION, *DISCRIMINATOR_HEAD, *OF_GENERATOR)
 
-# Of a weight NAME: NAME/adam_m, in the shape of the weight.
+# Optimizer slots of a weight NAME: NAME/adam_m, with the shape of the weight.
 SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "Momentum")
-# Ends the pattern of a name that may be a slot of it.
+# End of a pattern that also matches the slots of a weight.
 SLOT = f"(?P<slot>(?:/(?:{'|'.join(SLOTS)}))?)"
 COUNTERS = ("global_step", "samples", "loss_scale/scale", "loss_scale/good_steps")
 
-# Tensors with one row or value per word, which are cut and padded together.
+# Tensors with one row or value per word, cut and padded together.
 VOCABULARY = ("bert/embeddings/word_embeddings", OUTPUT_BIAS, GENERATOR + OUTPUT_BIAS)
 
-# (Where one of these is there, all of those must be.) A masked-LM head may be the bias alone, as Graphcore's
+# If one of a group exists, all must. A masked-LM head may consist of the bias alone, as in Graphcore's models
 # without a transform.
 HEAD_GROUPS = (
     (TRANSFORM, (*TRANSFORM, OUTPUT_BIAS)),
@@ -80,7 +80,7 @@ HEAD_GROUPS = (
     (DISCRIMINATOR_HEAD, DISCRIMINATOR_HEAD),
 )
 
-# Optional weights, absent in all layers or none: patterns of names that go together.
+# Optional weights, absent in all layers or none: patterns of names.
 QKV_BIAS = r"bert/encoder/layer_\d+/attention/self/(query|key|value)/bias"
 PROJECTION_BIAS = r"bert/encoder/layer_\d+/attention/(output|projection)/dense/bias"
 MIXER = r"bert/encoder/layer_\d+/feed_forward_\d/output/mixer/dense/(kernel|bias)"  # GroupBERT of one group
@@ -104,13 +104,12 @@ GROUPBERT_LAYER = _in_layer(
     *(name.replace("_N", "_2") for name in _FEED_FORWARD),
 )
 FINAL_NORM = ("LayerNorm/gamma", "LayerNorm/beta")
-GROUPBERT = (*EMBEDDINGS, *GROUPBERT_LAYER, *FINAL_NORM, *POOLER)  # its encoder
+GROUPBERT = (*EMBEDDINGS, *GROUPBERT_LAYER, *FINAL_NORM, *POOLER)  # GroupBERT's encoder
 
-# ModernBERT. Google has no names for it; these are of this project. Kernels [in, out]: qkv's are those of
-# query, key and value side by side, intermediate's those of values and gates. The first layer's attention has
-# no LayerNorm.
+# ModernBERT. Google has no names for it; these are this project's. Kernels [in, out]: qkv has query, key and
+# value side by side, intermediate has values and gates. The attention of the first layer has no LayerNorm.
 MODERNBERT_FIRST_NORM = "bert/encoder/layer_0/attention/prenorm/LayerNorm/gamma"
-MODERNBERT = (  # its encoder
+MODERNBERT = (  # ModernBERT's encoder
     "bert/embeddings/word_embeddings",
     "bert/embeddings/LayerNorm/gamma",
     *_in_layer(
@@ -123,15 +122,15 @@ MODERNBERT = (  # its encoder
     ),
     FINAL_NORM[0],
 )
-PREDICTION_HEAD = (TRANSFORM[0], TRANSFORM[2])  # before all its output layers
+PREDICTION_HEAD = (TRANSFORM[0], TRANSFORM[2])  # in front of all its output layers
 MODERNBERT_HEADS = (*PREDICTION_HEAD, OUTPUT_BIAS, *SQUAD_HEAD, *CLASSIFIER_HEAD)
 MODERNBERT_HEAD_GROUPS = (((*PREDICTION_HEAD, OUTPUT_BIAS), PREDICTION_HEAD), *HEAD_GROUPS[1:])
 
 
 class Sizes(NamedTuple):
-    """Sizes of a BERT: words of the vocabulary, hidden size, size between the feed-forward layers, positions,
-    token types, classes, width of the tables (0: hidden size), and whether the first feed-forward layer gives
-    gates beside values."""
+    """Sizes of a BERT: words of the vocabulary, hidden size, feed-forward size, positions, token types,
+    classes, width of the tables (0: hidden size), and whether the first feed-forward layer also computes
+    gates."""
 
     words: int
     hidden: int
@@ -143,7 +142,7 @@ class Sizes(NamedTuple):
     gated: bool = False
 
 
-# {pattern of a weight's name: its sizes}, of which the first one that fits counts. Kernels are [in, out].
+# {pattern of a weight's name: its sizes}; the first match counts. Kernels are [in, out].
 _SHAPES = {
     "bert/embeddings/word_embeddings": "words width",
     "bert/embeddings/position_embeddings": "positions width",
@@ -170,7 +169,7 @@ _SHAPES = {
 
 
 def shape_of(name: str, sizes: Sizes) -> tuple[int, ...]:
-    """Returns the shape of a weight of WEIGHTS, ELECTRA or MODERNBERT, with the number of a layer or with
+    """Returns the shape of a weight of WEIGHTS, ELECTRA or MODERNBERT; the layer is a number or
     `{layer}`."""
     derived = {"width": sizes.width or sizes.hidden, "qkv": 3 * sizes.hidden}
     known = {**sizes._asdict(), **derived, "up": sizes.inner * (1 + sizes.gated)}
@@ -192,7 +191,7 @@ def rank_of(name: str) -> int:
 def compare_names(
     expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]
 ) -> dict[str, list[str]]:
-    """Returns {kind of difference: names} of two {name: shape}; an empty dict where there is none."""
+    """Returns {kind of difference: names} between two {name: shape}; an empty dict without any."""
     both = sorted(expected.keys() & found.keys())
     bent = [name for name in both if tuple(found[name]) != tuple(expected[name])]
     kinds = {
@@ -204,7 +203,7 @@ def compare_names(
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Completeness: a whole encoder, whole heads, fitting shapes
+# Completeness: encoder, heads and shapes
 
 
 def layers_of(names: Iterable[str]) -> int:
@@ -214,25 +213,24 @@ def layers_of(names: Iterable[str]) -> int:
 
 
 def in_scope(named: Mapping[str, Value], scope: str) -> tuple[dict[str, Value], dict[str, Value]]:
-    """Splits {name: anything} into the names outside of a scope and those inside, without its prefix."""
+    """Splits {name: value} into the names outside of a scope and those inside, without its prefix."""
     own = {name: value for name, value in named.items() if not name.startswith(scope)}
     return own, {name[len(scope) :]: named[name] for name in named if name not in own}
 
 
 def apart(named: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, Value]]:
-    """Splits {canonical name: anything} into the model and its generator, which is given the shared
-    embeddings; the second is empty if there is none."""
+    """Splits {canonical name: value} into the model and its generator, which also gets the shared embeddings;
+    the second is empty without a generator."""
     own, generator = in_scope(named, GENERATOR)
     tables = {name: named[name] for name in EMBEDDINGS if name in named} if generator else {}
     return own, {**tables, **generator}
 
 
 def encoder_problems(shapes: dict[str, tuple[int, ...]], has_segments: bool = True) -> dict[str, list[str]]:
-    """Returns the tensors that are missing or of a wrong shape, {problem: names}: of the encoder, of a
-    generator beside it, and of heads that are there in part. Only families without segments have no table of
-    them.
+    """Returns {problem: names} of missing and misshapen tensors: of the encoder, of its generator, and of
+    incomplete heads. Only families without segments lack the table of segment embeddings.
 
-    For GroupBERT's layers, whose groups and inner sizes names do not reveal, only names and numbers of
+    For GroupBERT's layers, whose groups and inner sizes are not in the names, only names and numbers of
     dimensions are checked.
     """
     shapes, generator = apart(shapes)
@@ -261,14 +259,14 @@ def _encoder_problems(shapes: dict[str, tuple[int, ...]], has_segments: bool) ->
 
 
 def is_modernbert(names: Iterable[str]) -> bool:
-    """Tells whether canonical names are those of a ModernBERT."""
+    """Returns whether canonical names are those of a ModernBERT."""
     return any("/attention/self/qkv/" in name for name in names)
 
 
 def _expected_shapes(shapes: dict[str, tuple[int, ...]], layers: int) -> dict[str, tuple[int, ...]]:
     """Returns {name: shape} of the required tensors; an unknown shape is taken from the checkpoint."""
     modernbert, groupbert = is_modernbert(shapes), any("/convolution/" in name for name in shapes)
-    has_pooler = any(name in shapes for name in POOLER)  # Hugging Face's masked-LM models have none
+    has_pooler = any(name in shapes for name in POOLER)  # missing in Hugging Face's masked-LM models
     names = [
         name.replace("{layer}", str(layer))
         for name in (MODERNBERT if modernbert else GROUPBERT if groupbert else ENCODER)

@@ -20,12 +20,12 @@ from official.config.model import FAMILIES
 from official.io import vocabulary_files, writing
 from official.io.errors import ConfigError, shortened
 
-# ({format, path} of the source, of the result, options) -> {passed, ...}
+# Function ({format, path} of the source, the same of the result, options) -> {passed, ...}
 Verify = Callable[[dict, dict, Options], dict]
 
 
 class MismatchError(Exception):
-    """The written result differs from its source tensors."""
+    """The written result differs from the source tensors."""
 
 
 def convert(
@@ -37,31 +37,30 @@ def convert(
     progress: Callable[[int], Progress] = lambda total: lambda size: None,
     verify: Verify | None = None,
 ) -> dict:
-    """Converts a checkpoint. The result is written to a temporary folder, checked there, and then published
+    """Converts a checkpoint. The result is written to a temporary folder, verified there, and then published
     as a whole.
 
     Args:
-      source: prefix, folder or file; of a run's folder the best checkpoint, of another folder of TensorFlow
-        checkpoints the newest. Or a checkpoint that `registry.open_checkpoint` gave.
-      target_format: a name of one of `registry.FORMATS`.
+      source: prefix, folder or file; for a run's folder its best checkpoint, for another folder of TensorFlow
+        checkpoints the newest. Or a checkpoint from `registry.open_checkpoint`.
+      target_format: a name in `registry.FORMATS`.
       output_dir: the result is OUTPUT_DIR/<basename of the source>, or the folder itself for huggingface.
-      options: what to keep, cut, join and cast.
+      options: settings of the conversion.
       overwrite: replace an older result.
-      progress: called with the bytes to write; what it returns, with those written since the last call.
+      progress: called with the total number of bytes; its result, with the bytes written since the last call.
       verify: an additional check of the result; None: no check.
 
     Returns:
       The report: source, target, written {name: from, shape, dtype}, dropped {name: reason}, added {name:
-        reason}, reshaped,
-      cast, vocabulary, num_attention_heads (None: not known), hidden_act, companions (paths of files beside
-      the result), notes (lines about settings that no tensor tells), compared (number of tensors read back
-      and found equal), verification (what `verify` returned), published (False where that did not pass: then
-      nothing was written or replaced).
+      reason}, reshaped, cast, vocabulary, num_attention_heads (None: unknown), hidden_act, companions (paths
+      of sidecar files of the result), notes (lines about settings that tensors do not show), compared (number
+      of tensors read back and found equal), verification (result of `verify`), published (False if that
+      failed: then nothing was written or replaced).
 
     Raises:
       ConfigError: for a source that cannot be read, is of another format or incomplete, for names that the
-        target does not know, and where the result is there already.
-      MismatchError: where the result, read back, differs; nothing was written or replaced then.
+        target does not know, and if the result already exists.
+      MismatchError: if the result differs when read back; then nothing was written or replaced.
     """
     checkpoint = sidecar_files.open_best(source, "PATH") if isinstance(source, str) else source
     target, folder = registry.get_format(target_format), output_dir or "."
@@ -108,7 +107,8 @@ def convert(
 def _check_free(
     checkpoint: registry.Checkpoint, container: ModuleType, location: str, overwrite: bool
 ) -> None:
-    """Raises ConfigError if the output folder is the source, or has a result that may not be replaced."""
+    """Raises ConfigError if the output folder is the source, or has an older result that may not be
+    replaced."""
     source, result = os.path.realpath(checkpoint.location), os.path.realpath(location)
     is_in_folder = checkpoint.format.load_container().IS_FOLDER and os.path.isfile(source)
     if result == source or is_in_folder and result == os.path.dirname(source):
@@ -128,12 +128,12 @@ class Content(NamedTuple):
     """Content of the result of a conversion.
 
     Attributes:
-      result: tensors under the names of the target's format.
+      result: tensors under the target format's names.
       canonical: the same under canonical names.
-      cut_rows: words that were cut off, under canonical names.
-      vocabulary: of `with_vocabulary`.
+      cut_rows: rows of words that were cut off, under canonical names.
+      vocabulary: counts of words from `with_vocabulary`.
       dropped, added: {name: reason}.
-      options: of the conversion, with what lies beside the source.
+      options: options of the conversion, completed from the sidecar files of the source.
     """
 
     result: Tensors
@@ -146,12 +146,11 @@ class Content(NamedTuple):
 
 
 def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) -> Content:
-    """Maps a checkpoint to a format, reading only the tensors that must be checked.
+    """Maps a checkpoint to a format, reading only the tensors that must be verified.
 
     Raises:
-      ConfigError: for a checkpoint that is not whole or not finite, and for names that the target has no
-        place for.
-      DamagedError: where a tensor that has to be checked cannot be read.
+      ConfigError: for a checkpoint that is incomplete or not finite, and for names that the target lacks.
+      DamagedError: if a tensor that must be verified cannot be read.
     """
     options = sidecar_files.with_sidecar_files(given, checkpoint)
     read = checkpoint.to_canonical(options)
@@ -162,8 +161,8 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
             for one in registry.FORMATS.values()
             if options.family in one.families and not one.is_only_read
         )
-        told = f"is a model of family={options.family}, which {target.title} has no names for"
-        raise ConfigError(f"{checkpoint.location} {told}. Allowed: {holders}.")
+        problem = f"is of family={options.family}, for which {target.title} has no names"
+        raise ConfigError(f"{checkpoint.location} {problem}. Allowed: {holders}.")
     sidecar_files.check_source(checkpoint.location, read)
     if options.vocab_file and "huggingface" in (checkpoint.format.name, target.name):
         file, padding = vocabulary_files.read(options.vocab_file), options.of_family.get("position_offset", 0)
@@ -186,8 +185,8 @@ def content_of(checkpoint: registry.Checkpoint, target: Format, given: Options) 
             options = dataclasses.replace(options, vocab_file=None)
     mapped = target.from_canonical(kept, options)
     if strange := sorted(mapped.unmatched):
-        told = f"the {target.title} format has no place for {shortened(strange)}."
-        raise ConfigError(f"{checkpoint.location}: {told}", {"no place": strange})
+        problem = f"the {target.title} format has no place for {shortened(strange)}."
+        raise ConfigError(f"{checkpoint.location}: {problem}", {"no place": strange})
     result = mapped.tensors
     if options.precision is not None:
         result = {name: _with_precision(name, tensor, options, target) for name, tensor in result.items()}
@@ -208,7 +207,7 @@ def _with_precision(name: str, tensor: Tensor, options: Options, target: Format)
 
 
 def _at_source(names: dict[str, str], tensors: Tensors) -> dict[str, str]:
-    """Returns {canonical name: reason} under the names in the source, where it has some there."""
+    """Returns {canonical name: reason} under the names in the source, if they exist there."""
     return {", ".join(tensors[name].sources) or name: reason for name, reason in names.items()}
 
 
@@ -217,18 +216,18 @@ def _at_source(names: dict[str, str], tensors: Tensors) -> dict[str, str]:
 
 
 def _report(checkpoint: registry.Checkpoint, target: dict[str, str], content: Content) -> dict:
-    """Returns the report of a conversion, from its content; `target` is {format, path} of the result.
+    """Returns the report of a conversion, from its content; `target`: {format, path} of the result.
 
-    It is {source, target: {format, path, tensors, parameters, bytes}, written: {name: {from, shape, dtype}},
-    reshaped: {name: {from, to}}, cast: {name: {from, to}}, dropped, added: {name: reason}, vocabulary: of
-    `with_vocabulary`, num_attention_heads, hidden_act}.
+    Fields: {source, target: {format, path, tensors, parameters, bytes}, written: {name: {from, shape,
+    dtype}}, reshaped: {name: {from, to}}, cast: {name: {from, to}}, dropped, added: {name: reason},
+    vocabulary: see `with_vocabulary`, num_attention_heads, hidden_act}.
     """
     source = {"format": checkpoint.format.reported_name, "path": checkpoint.location}
     written, reshaped, cast = {}, {}, {}
     for name, tensor in sorted(content.result.items()):
         shape, dtype = list(tensor.shape), tensor.dtype.name
         written[name] = {"from": list(tensor.sources), "shape": shape, "dtype": dtype}
-        # Words that come back were of the type that they had.
+        # Restored words count with the type that they had.
         old = [checkpoint.tensors[one] for one in tensor.sources if one in checkpoint.tensors]
         types = sorted({one.dtype.name for one in old})
         if len(tensor.sources) == len(old) == 1 and list(old[0].shape) != shape:
@@ -250,7 +249,7 @@ def _report(checkpoint: registry.Checkpoint, target: dict[str, str], content: Co
 
 
 def describe(report: dict) -> str:
-    """Returns a report as lines for people."""
+    """Returns a report as lines of text."""
     source, target, vocabulary = report["source"], report["target"], report["vocabulary"]
     lines = [
         f"{side:<8}{size['format']:<12}{size['path']}: {size['tensors']} tensors, {size['parameters']:,}"
@@ -309,9 +308,9 @@ def _read_back_and_compare(container: ModuleType, expected: Tensors, location: s
 
 
 def _publish(container: ModuleType, work: str, location: str, obsolete: list[str]) -> None:
-    """Publishes the result, and removes the rest of an older one, and `obsolete`."""
+    """Publishes the result, and removes other files of an older one, and `obsolete`."""
     kept = set(vocabulary_files.KEPT)
-    if vocabulary_files.find(work):  # else an older vocabulary stays
+    if vocabulary_files.find(work):  # otherwise an older vocabulary is kept
         kept = set()
     old = [path for path in (*container.files(location), *obsolete) if os.path.basename(path) not in kept]
     with _writing_to(location):
@@ -321,11 +320,11 @@ def _publish(container: ModuleType, work: str, location: str, obsolete: list[str
 # -----------------------------------------------------------------------------------------------------------
 # Numbers of words
 #
-# With the published defaults, BERT-large loses 122 of its 30,522 words on the way to Graphcore. Kept, they
-# are 0.5 MB beside 655 MB, and the way back has them all; without them it would end at 30,400 words, which
-# no published vocabulary has.
+# With the published defaults, BERT-large loses 122 of its 30,522 words on conversion to Graphcore's format.
+# Stored, they are 0.5 MB next to 655 MB, and the way back restores them all; without them it would end at
+# 30,400 words, a size that no published vocabulary has.
 
-# Next to a checkpoint with a cut vocabulary: the words that were cut off.
+# Sidecar file of a checkpoint with a cut vocabulary: the words that were cut off.
 CUT_WORDS = "vocab_rows.safetensors"
 _WORDS = "bert/embeddings/word_embeddings"
 
@@ -334,15 +333,15 @@ def with_vocabulary(
     tensors: Tensors, source: str, options: Options
 ) -> tuple[Tensors, dict[str, int], Tensors]:
     """Cuts or pads the vocabulary: word embeddings, output bias and their slots together. New words get the
-    averages in the options, or zeros.
+    averages of the options, or zeros.
 
     Returns:
-      The tensors; {from, to, restored: words that an earlier conversion cut off, filled: words of zeros, cut:
-      words cut off}; and {name: tensor of what was cut off}.
+      The tensors; {from, to, restored: words from an earlier conversion, filled: words with zeros, cut: words
+      cut off}; and {name: tensor of the rows that were cut off}.
 
     Raises:
-      ConfigError: if one of these tensors has another number of words than the embeddings, or the cut-off
-        words do not fit.
+      ConfigError: if the number of words of one of these tensors differs from that of the embeddings, or the
+        words of an earlier conversion do not match.
     """
     have, path = tensors[_WORDS].shape[0], cut_words_path(source)
     by_word = [name for name in tensors if name.startswith(canonical.VOCABULARY)]
@@ -361,7 +360,7 @@ def with_vocabulary(
             problem = f"{name} {list(cut_off.shape)} there, {list(tensor.shape)} here. Remove it."
             raise ConfigError(f"{path} does not belong to this checkpoint: {problem}")
         if cut_off is not None:
-            # Joined in the wider type, so that nothing is lost where the result is float32.
+            # Joined in the wider type, so that a float32 result loses nothing.
             floats = (one.dtype for one in (tensor, cut_off) if one.dtype.kind == "f")
             wide, own = np.result_type(np.float32, *floats), tensor.dtype
             tensor = tensors_lib.joined([tensors_lib.cast(one, wide) for one in (tensor, cut_off)], 0)
@@ -381,7 +380,7 @@ def with_vocabulary(
 
 
 def cut_words_path(location: str) -> str:
-    """Returns the path of the words that were cut off a checkpoint: in a Hugging Face folder, or beside a
+    """Returns the path of the words that were cut off a checkpoint: in a Hugging Face folder, or next to a
     bundle or file."""
     location = location.rstrip("/") or location
     if os.path.basename(location) == hf_folder.WEIGHTS:
@@ -401,8 +400,8 @@ def _read_cut_words(path: str) -> Tensors:
             raise DamagedError(f"it has no {_WORDS}")
         return {name: tensors_lib.of_array(one.read(), f"{CUT_WORDS}:{name}") for name, one in found.items()}
     except (DamagedError, OSError) as error:
-        told = f"cannot be read ({error}). Restore it, or remove it to convert without these words."
-        raise ConfigError(f"{path}, which holds words that an earlier conversion cut off, {told}") from None
+        reason = f"cannot be read ({error}). Restore it, or remove it to convert without these words."
+        raise ConfigError(f"{path}, which holds words that an earlier conversion cut off, {reason}") from None
 
 
 def _write_cut_words(rows: Tensors, location: str) -> None:

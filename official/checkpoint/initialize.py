@@ -1,4 +1,4 @@
-"""Initial weights from a checkpoint of any known format: the whole encoder, and the heads that it has."""
+"""Initial weights from a checkpoint of any known format: the whole encoder, and its heads."""
 
 import re
 from collections.abc import Sequence
@@ -17,22 +17,22 @@ from official.config.model import FAMILIES, contradictions
 from official.io import model_folder
 from official.io.errors import describe_names, shortened
 
-CLASSIFIER = canonical.CLASSIFIER_HEAD  # of a GLUE task, [C, D] and [C]; its classes are those of one task
+CLASSIFIER = canonical.CLASSIFIER_HEAD  # of a GLUE task, [C, D] and [C]; specific to one task
 _TAGS = model_folder.PROBLEM_TYPE_OF["tag"]
 
 
 class InitReport(NamedTuple):
-    """Outcome of an initialization from a checkpoint.
+    """Result of an initialization from a checkpoint.
 
     Attributes:
-      title: name of the checkpoint's format, for people.
-      location: of the checkpoint.
+      title: display name of the checkpoint's format.
+      location: location of the checkpoint.
       read: names of the variables that were read.
-      fresh: names of those that the checkpoint lacks, which keep their initial values.
-      dropped: names that the checkpoint has and the model does not use.
-      unneeded: names that the checkpoint does not have and the model does not need.
-      notes: the model's activation, if the checkpoint's is unknown, and its epsilon, if it is unknown and not
-        the format's default.
+      fresh: names of variables that the checkpoint lacks, which keep their initial values.
+      dropped: names in the checkpoint that the model does not use.
+      unneeded: names that the checkpoint lacks and the model does not need.
+      notes: the model's activation, if the checkpoint's is unknown, and its epsilon, if the checkpoint's is
+        unknown and it is not the format's default.
     """
 
     title: str
@@ -65,29 +65,30 @@ def initialize(
     """Assigns the model's variables from a checkpoint.
 
     Args:
-      variables: {name: variable} of the model.
-      path: prefix, file or folder, of any format of `registry.FORMATS`; of a run's folder the best
+      variables: {name: variable}, the model's.
+      path: prefix, file or folder, of any format of `registry.FORMATS`; for a run's folder the best
         checkpoint.
-      model: of the variables; its attention heads, activation and epsilon are compared with what the
-        checkpoint's shapes and the configuration beside it say. None: they are known to be the same.
+      model: configuration of the variables' model; attention heads, activation and epsilon are compared with
+        the checkpoint's shapes and sidecar configuration. None: they are known to be the same.
       class_names: all names of each class of the model's classifier. The outputs of the checkpoint's
         classifier are reordered by its names. None: the outputs are not named classes.
-      problem_type: of the task's classifier.
-      replaces_other_head: whether a classifier with other labels, as many, starts fresh; else it is an error.
+      problem_type: type of the task's classifier.
+      replaces_other_head: whether a classifier with as many, but other labels starts fresh; otherwise it is
+        an error.
 
     Raises:
-      ConfigError: where a variable of the encoder is missing, unexpected or of another shape; all such names
-        are in its details. A pooler belongs to the heads: checkpoints of masked-LM and of answers have none.
-        Also if another head than a classifier has another shape, a classifier has other classes, the
-        checkpoint's model computes something else, a tensor has other values than finite floats, or the file
-        is unreadable.
+      ConfigError: if a variable of the encoder is missing, unexpected or of another shape; all such names are
+        in its details. A pooler belongs to the heads, since checkpoints for masked-LM and answers have none.
+        Also if a head other than a classifier has another shape, a classifier has other classes, the
+        checkpoint's model computes another function, a tensor has values other than finite floats, or the
+        file is unreadable.
     """
     checkpoint = sidecar_files.open_best(path, "--init_checkpoint")
     with naming_unreadable(f"--init_checkpoint={path}"):
         notes = _notes(model, checkpoint) if model else ""
-        said = sidecar_files.sizes_beside(checkpoint.location)
-        known = {"family": model.family} if model else {}  # several have the same names
-        options = Options(**sidecar_files.of_family({**known, **said}))
+        config = sidecar_files.sizes_beside(checkpoint.location)
+        known = {"family": model.family} if model else {}  # several families have the same names
+        options = Options(**sidecar_files.of_family({**known, **config}))
         mapped = checkpoint.format.to_canonical(checkpoint.tensors, options)
         theirs = FAMILIES[mapped.family or options.family]
         if model and theirs.without_shape != model.family_row.without_shape:
@@ -101,7 +102,7 @@ def initialize(
         strange = {
             name: checkpoint.tensors[name].shape for name in mapped.unmatched if re.search(pattern, name)
         }
-        # Only some heads read the pooler, see `modeling.models`.
+        # Only some heads use the pooler, see `modeling.models`.
         pooled = {*canonical.NEXT_SENTENCE_HEAD, *CLASSIFIER} & variables.keys()
         by_token = not pooled or problem_type == _TAGS
         has_pooler = found.keys() & {*canonical.POOLER}
@@ -136,17 +137,17 @@ def _in_order(
 ) -> Tensors:
     """Reorders the outputs of a classifier by the label names next to the checkpoint.
 
-    A classifier of another number of classes stays as it is: it will not be used.
+    A classifier with another number of classes is unchanged, since it will not be used.
 
     Raises:
-      ConfigError: where it has as many classes, and others.
+      ConfigError: if it has as many, but other classes.
     """
     head = found.get(CLASSIFIER[0])
     if class_names is None or head is None or head.shape[0] != len(class_names):
         return found
     beside = sidecar_files.labels_beside(location)
     labels, kind = beside["labels"], beside["problem_type"]
-    model_folder.check_label_count(labels, head.shape[0], f"the labels beside {location}")
+    model_folder.check_label_count(labels, head.shape[0], f"the labels next to {location}")
     expected = " ".join(names[-1] for names in class_names)
     order = model_folder.order_of_labels(labels, class_names) if labels else list(range(head.shape[0]))
     problem = ""
@@ -162,8 +163,8 @@ def _in_order(
         advice = "Give a checkpoint without a classifier, or correct its labels."
         raise ConfigError(f"init_checkpoint {location} has {problem}. {advice}")
     if not labels:
-        told = "init_checkpoint %s has no names of its classes: they are taken in the order of the task, %s"
-        logging.warning(told, location, expected)
+        warning = "init_checkpoint %s does not name its classes: the order of the task is assumed, %s"
+        logging.warning(warning, location, expected)
     if order == sorted(order):
         return found
     logging.info("The classifier's outputs are put into the order of the task: %s", expected)
@@ -172,8 +173,8 @@ def _in_order(
 
 
 def _without_tags(found: Tensors, location: str, problem_type: str) -> Tensors:
-    """Leaves out a classifier of words, which has no pooler below it, where the task classifies texts: both
-    start fresh then, as with a checkpoint without a head."""
+    """Drops a classifier of words, which has no pooler below it, if the task classifies texts: both then
+    start fresh, as with a checkpoint without a head."""
     if problem_type == _TAGS or CLASSIFIER[0] not in found or found.keys() & {*canonical.POOLER}:
         return found
     if sidecar_files.labels_beside(location)["problem_type"] != _TAGS:
@@ -185,17 +186,17 @@ def check_model(model: BertConfig, checkpoint: registry.Checkpoint) -> str | Non
     """Compares the settings that shapes do not reveal: heads, activation, epsilon. Reads no tensor.
 
     Returns:
-      The model's activation if the checkpoint's is unknown; else None.
+      The model's activation if the checkpoint's is unknown, otherwise None.
 
     Raises:
-      ConfigError: if the model computes something else than the checkpoint's.
+      ConfigError: if the model differs from the checkpoint's in one of these.
     """
-    said = sidecar_files.sizes_beside(checkpoint.location)
-    said |= {"num_attention_heads": checkpoint.heads} if checkpoint.heads else {}
-    if other := contradictions(model, said):
+    config = sidecar_files.sizes_beside(checkpoint.location)
+    config |= {"num_attention_heads": checkpoint.heads} if checkpoint.heads else {}
+    if other := contradictions(model, config):
         problem = f"{'; it '.join(other)}. Change --init_checkpoint or --bert_config_file."
         raise ConfigError(f"init_checkpoint {checkpoint.location} {problem}")
-    return None if "hidden_act" in said else model.hidden_act
+    return None if "hidden_act" in config else model.hidden_act
 
 
 def _notes(model: BertConfig, checkpoint: registry.Checkpoint) -> str:
@@ -214,7 +215,7 @@ def _notes(model: BertConfig, checkpoint: registry.Checkpoint) -> str:
 
 def _check(expected: dict, found: dict, strange: dict, location: str) -> set[str]:
     """Returns the names outside the encoder that the checkpoint lacks, or has for another number of classes;
-    raises for all else that does not fit."""
+    raises ConfigError for all other differences."""
     have_generators = all(
         any(name.startswith(canonical.GENERATOR) for name in one) for one in (found, expected)
     )
@@ -222,7 +223,7 @@ def _check(expected: dict, found: dict, strange: dict, location: str) -> set[str
     is_of_encoder = lambda name: name.startswith(scopes) or name in canonical.FINAL_NORM
     encoder = {name: shape for name, shape in expected.items() if is_of_encoder(name)}
     if not found.keys() & {*canonical.POOLER, *canonical.NEXT_SENTENCE_HEAD, *CLASSIFIER}:
-        # Neither a pooler nor a head over it: the pooler starts fresh with the new head.
+        # Neither a pooler nor a head above it: the pooler starts fresh with the new head.
         encoder = {name: shape for name, shape in encoder.items() if name not in canonical.POOLER}
     there = {name: shape for name, shape in found.items() if is_of_encoder(name)}
     there |= {name: shape for name, shape in strange.items() if name not in encoder}
@@ -240,7 +241,7 @@ def _check(expected: dict, found: dict, strange: dict, location: str) -> set[str
 
 
 def _without_zero_biases(found: Tensors, variables: dict[str, tf.Variable]) -> Tensors:
-    """Leaves out biases of zeros that the model does not have: without them it computes the same."""
+    """Drops zero biases that the model does not have: without them it computes the same."""
     pattern = f"{canonical.QKV_BIAS}|{canonical.PROJECTION_BIAS}"
     absent = {name for name in found if name not in variables and re.fullmatch(pattern, name)}
     return {name: one for name, one in found.items() if name not in absent or one.read().any()}

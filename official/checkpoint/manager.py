@@ -33,9 +33,10 @@ class SaveTimes:
     """Number and times of the checkpoints of a run.
 
     Attributes:
-      saves: number of those begun.
-      wait_secs: for which the training waited for copies of its state and for the previous checkpoint.
-      write_secs: from the first byte of a checkpoint to its last one on the disk.
+      saves: number of checkpoints begun.
+      wait_secs: seconds for which the training waited for copies of its state and for the previous
+        checkpoint.
+      write_secs: seconds of writing, from the first byte to the last one on disk.
     """
 
     saves: int = 0
@@ -53,7 +54,7 @@ class SaveTimes:
 
 
 def _run_to_the_end(work: Callable[[], None]) -> None:
-    """Runs a function to its end, even if a signal ends the process."""
+    """Runs a function to completion, even if a signal ends the process."""
     over = threading.Event()
     with signals.waited_for(over.wait):
         try:
@@ -66,17 +67,17 @@ def _run_to_the_end(work: Callable[[], None]) -> None:
 # Checkpoints of a run
 
 
-_COMPANION = ".interval.json"  # of a checkpoint between two lines of the metrics
+_COMPANION = ".interval.json"  # file of a checkpoint between two lines of the metrics
 
 
 class CheckpointManager:
-    """The checkpoints `ckpt-STEP` of one run's folder.
+    """The checkpoints `ckpt-STEP` in the folder of a run.
 
     Args:
       model_dir: folder, local or remote.
       variables: {name: variable}, the whole state of the run. Read when saved, assigned when resumed.
-      keep: how many newest checkpoints to keep.
-      read_only: of a process that is not the chief: `save` writes nothing.
+      keep: number of newest checkpoints to keep.
+      read_only: whether `save` writes nothing, as on processes that are not the chief.
     """
 
     def __init__(self, model_dir: str, variables: dict[str, tf.Variable], keep: int, read_only: bool = False):
@@ -86,8 +87,8 @@ class CheckpointManager:
         self._pinned: int | None = None
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
         self._work: concurrent.futures.Future | None = None  # its error is raised once
-        self._newest: int | None = None  # that this process has begun to write
-        self._origin: str | None = None  # prefix of another run's checkpoint that this one begins with
+        self._newest: int | None = None  # newest step that this process has begun to write
+        self._origin: str | None = None  # prefix of another run's checkpoint that this run starts from
 
     def pin(self, step: int | None) -> None:
         """Keeps the checkpoint of this step permanently, instead of the previously pinned one."""
@@ -95,11 +96,11 @@ class CheckpointManager:
 
     def save(self, step: int, companion: str | None = None) -> str:
         """Writes `ckpt-STEP` and returns its prefix. TensorFlow writes under temporary names and renames, the
-        index last, so that a checkpoint whose index is there is whole.
+        index last, so that a checkpoint with an index is complete.
 
         Args:
-          step: of the state.
-          companion: JSON that belongs to the state; it is written before the index and removed with it.
+          step: step of the state.
+          companion: JSON that belongs to the state, written before the index and removed with it.
 
         Raises:
           ConfigError: if the disk is full or the folder cannot be written to.
@@ -111,17 +112,17 @@ class CheckpointManager:
         return self._prefix(step)
 
     def begin_save(self, step: int, companion: str | None = None) -> None:
-        """Saves in a background thread: returns as soon as the state is copied to this machine's memory; then
-        the training may change it.
+        """Saves in a background thread: returns as soon as the state is copied to host memory; then the
+        training may change it.
 
-        One checkpoint is written at a time: this waits for the one before. Args and Raises as of `save`; an
-        error of the writing is raised by the next method that waits, or by `check`.
+        One checkpoint is written at a time: this waits for the previous one. Args and Raises as in `save`; an
+        error while writing is raised by the next method that waits, or by `check`.
         """
         if not self.read_only:
             self.wait()
             with self.times.adding("wait_secs"):
                 work = self._snapshot(step, companion)
-            # Python waits for its end before it exits.
+            # Python waits for this thread before it exits.
             self._thread = self._thread or concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
             self._work = self._thread.submit(_run_to_the_end, work)
 
@@ -137,11 +138,11 @@ class CheckpointManager:
             with self.times.adding("wait_secs"):
                 if work is not None:
                     work.result()
-        finally:  # a signal interrupts the wait, not the write, which must still be waited for
+        finally:  # after a signal, the write goes on and must still be waited for
             self._work = work if work is not None and not work.done() else None
 
     def close(self) -> None:
-        """Waits as `wait` does, but logs an error, for a run that another error ended."""
+        """Waits as `wait` does, but logs an error, for a run that another error has ended."""
         try:
             self.wait()
         except ConfigError as error:
@@ -149,8 +150,8 @@ class CheckpointManager:
 
     def _snapshot(self, step: int, companion: str | None) -> Callable[[], None]:
         """Returns a function that writes the current state. On the CPU a tensor shares the variable's memory,
-        which TensorFlow does not overwrite while the tensor lives: the next update allocates new memory. From
-        a device it is copied."""
+        which TensorFlow does not overwrite while the tensor exists: the next update allocates new memory.
+        From other devices it is copied."""
         with tf.device("/cpu:0"):
             tensors = {name: tf.identity(variable.read_value()) for name, variable in self._variables.items()}
         self._newest, self.times.saves = step, self.times.saves + 1
@@ -159,7 +160,7 @@ class CheckpointManager:
     def _write(
         self, step: int, tensors: dict[str, tf.Tensor], companion: str | None, pinned: int | None
     ) -> None:
-        """Writes a checkpoint, then removes those that are too old, all but the pinned one. Raises
+        """Writes a checkpoint, then removes those that exceed `keep`, except the pinned one. Raises
         ConfigError."""
         prefix = self._prefix(step)
         beside = prefix + _COMPANION
@@ -167,10 +168,10 @@ class CheckpointManager:
             with self.times.adding("write_secs"):
                 if companion is not None:
                     replace_file(beside, companion)
-                elif tf.io.gfile.exists(beside):  # left by a save that was killed before its index existed
+                elif tf.io.gfile.exists(beside):  # left by a save that was killed before it wrote the index
                     tf.io.gfile.remove(beside)
                 self._write_tensors(prefix, tensors)
-                if not is_remote(prefix):  # on the disk before older ones go
+                if not is_remote(prefix):  # on disk before older ones are removed
                     for path in self._files(step):
                         sync(path)
                 steps = self._listed_steps()
@@ -183,7 +184,7 @@ class CheckpointManager:
                 " checkpoints are complete. Free disk space or fix the folder's permissions, then run the"
                 " same command again."
             ) from None
-        # The index is removed first, so that an interrupted removal leaves no checkpoint.
+        # The index is removed first, so that an interrupted removal leaves no incomplete checkpoint.
         for path in (path for each in old for path in self._files(each)):
             tf.io.gfile.remove(path)
 
@@ -194,8 +195,8 @@ class CheckpointManager:
             tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=slices, tensors=values)
 
     def companion(self, step: int) -> dict:
-        """Returns the companion of `ckpt-STEP`, which may belong to the run that this one starts from; an
-        empty dict if it is missing or damaged."""
+        """Returns the companion of `ckpt-STEP`, or of the checkpoint of another run that this one starts
+        from; an empty dict if it is missing or damaged."""
         origin = self._origin or ""
         path = (origin if os.path.basename(origin) == f"ckpt-{step}" else self._prefix(step)) + _COMPANION
         if not tf.io.gfile.exists(path):
@@ -210,12 +211,12 @@ class CheckpointManager:
         return os.path.join(self._model_dir, f"ckpt-{step}")
 
     def is_saved(self, step: int) -> bool:
-        """Tells whether the newest checkpoint, which may still be written, is that of a step."""
+        """Returns whether the newest checkpoint, which may still be in progress, is that of a step."""
         return self._newest == step or self._listed_steps()[-1:] == [step]
 
     def steps(self) -> list[int]:
-        """Returns the steps of the complete checkpoints, ascending, once none is written any more. Raises
-        ConfigError as `save` does."""
+        """Returns the steps of the complete checkpoints, ascending, after pending writes. Raises ConfigError
+        as `save` does."""
         self.wait()
         return self._listed_steps()
 
@@ -235,7 +236,7 @@ class CheckpointManager:
             return None
 
     def restore_other(self, prefix: str) -> str:
-        """Assigns every variable from a checkpoint of another run, which this one starts from, and returns
+        """Assigns every variable from a checkpoint of another run that this one starts from, and returns
         its prefix. Raises ConfigError if it is missing, damaged, or of another model."""
         try:
             self._origin = self._assign(prefix)
@@ -249,10 +250,10 @@ class CheckpointManager:
             problems = compare_names(expected, bundle_reader.shapes(reader))
             if problems:
                 advice = "Change --model_dir, or go back to the settings in its config.json."
-                told = f"is a checkpoint of another model or optimizer. {describe_names(problems)}. {advice}"
-                raise ConfigError(f"{prefix} {told}", problems)
+                problem = f"is of another model or optimizer. {describe_names(problems)}. {advice}"
+                raise ConfigError(f"{prefix} {problem}", problems)
             values = {name: reader.get_tensor(name) for name in self._variables}
-        # A slot may overflow in a run that goes on.
+        # A slot may overflow in a healthy run.
         weights = [name for name in values if name.rpartition("/")[2] not in canonical.SLOTS]
         if bad := sorted(name for name in weights if not np.isfinite(values[name]).all()):
             raise ConfigError(
@@ -287,8 +288,8 @@ class CheckpointManager:
         return None
 
     def _write_state(self, steps: list[int]) -> None:
-        """Writes the file `checkpoint`, in which tf.train.latest_checkpoint looks. Its names are relative to
-        the folder, which may thus be moved.
+        """Writes the file `checkpoint`, which tf.train.latest_checkpoint reads. Its names are relative to the
+        folder, so that the folder may be moved.
 
         TensorFlow's function would write names relative to another folder if the path is relative or remote.
         """

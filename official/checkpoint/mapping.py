@@ -15,13 +15,12 @@ from official.io.errors import ConfigError, shortened
 
 # -----------------------------------------------------------------------------------------------------------
 # Tables of names
-#
-# The canonical names are Google's TF1 names, which are this project's variable names, and for GroupBERT
+# The canonical names are Google's TF1 names, which are also this project's variable names, and for GroupBERT
 # Graphcore's. A value in a table is
 #   a name                    the same tensor under that name,
 #   Transposed(name)          the matrix with its axes swapped,
-#   None                      knowingly dropped: the format has no such tensor.
-# A name that is in no table is an error, on either side.
+#   None                      deliberately dropped: the format has no such tensor.
+# A name that is missing in the table is an error, on either side.
 
 
 class Transposed(str):
@@ -33,14 +32,14 @@ Table = Mapping[str, "str | None"]
 
 @dataclasses.dataclass
 class Mapped:
-    """Renamed tensors, and the tensors without a new name.
+    """Renamed tensors, and the names of the others.
 
     Attributes:
       tensors: {new name: tensor}.
-      dropped: {old name: reason}, knowingly left out.
-      unmatched: old names that no rule knows.
-      added: {new name: reason} of tensors that the source lacks, e.g. a bias of zeros.
-      family: of the model, of `config.model`, where names of tensors tell it.
+      dropped: {old name: reason}, deliberately dropped.
+      unmatched: old names without a rule.
+      added: {new name: reason} of tensors that the source lacks, e.g. a zero bias.
+      family: family of the model, of `config.model`, if tensor names identify it.
     """
 
     tensors: Tensors = dataclasses.field(default_factory=dict)
@@ -51,7 +50,7 @@ class Mapped:
 
 
 def from_canonical(table: Table, source: Tensors, reason: str) -> Mapped:
-    """Renames canonical tensors. `reason` says why those with None are dropped."""
+    """Renames canonical tensors. `reason` is why those with None are dropped."""
     mapped = Mapped()
     for name, tensor in source.items():
         pattern, layer = _pattern_of(name, table)
@@ -76,11 +75,11 @@ def to_canonical(table: Table, source: Tensors, dropped: dict[str, str]) -> Mapp
 
 
 def _pattern_of(name: str, table: Table) -> tuple[str | None, str]:
-    """Returns the key of a table that a name fits, and the number of the layer: the first number in the name
-    that makes it fit."""
+    """Returns the key of a table that a name matches, and the number of its layer: the first number in the
+    name for which it matches."""
     if name in table and "{layer}" not in name:
         return name, ""
-    for match in re.finditer(r"(?<!\d)\d{1,4}(?!\d)", name):  # more digits would be as many missing layers
+    for match in re.finditer(r"(?<!\d)\d{1,4}(?!\d)", name):  # longer: not a layer
         pattern = f"{name[: match.start()]}{{layer}}{name[match.end() :]}"
         if pattern in table:
             return pattern, match.group()
@@ -99,7 +98,8 @@ def with_slots(table: Table, slots: Mapping[str, str | None]) -> Table:
 
 
 def reasons(names: Iterable[str], rules: Mapping[str, str]) -> dict[str, str]:
-    """Returns {name: reason} of the names that a pattern of {pattern: reason} matches: the first one."""
+    """Returns {name: reason} of the names that match a pattern of {pattern: reason}; the first match
+    counts."""
     found = {name: next((rules[one] for one in rules if re.fullmatch(one, name)), None) for name in names}
     return {name: reason for name, reason in found.items() if reason is not None}
 
@@ -111,11 +111,11 @@ def without(tensors: Tensors, rules: Mapping[str, str]) -> tuple[Tensors, dict[s
 
 
 class Spelling:
-    """Tensors of a format with several spellings, in the one of its table; of two, the first counts.
+    """Tensors of a format with several spellings, in that of its table; of two, the first counts.
 
     Attributes:
       tensors: {name in the table: tensor}.
-      doubled: names in the file that are a second spelling of another.
+      doubled: names in the file that are a second spelling of another name.
     """
 
     def __init__(self, source: Tensors, common_name: Callable[[str], str]):
@@ -140,8 +140,8 @@ class Spelling:
 
 
 def add_zero_biases(mapped: Mapped) -> None:
-    """Adds biases of zeros, and slots of zeros, to the attention's kernels that have none, in canonical
-    names. A bias that is there without slots is not trained."""
+    """Adds zero biases, and zero slots, to attention kernels without a bias, under canonical names. An
+    existing bias without slots is not trained."""
     kernel = rf"(bert/encoder/layer_\d+/attention/(?:self/\w+|(?:output|projection)/dense)/)kernel{SLOT}"
     there = dict(mapped.tensors)
     for name, tensor in there.items():
@@ -151,9 +151,9 @@ def add_zero_biases(mapped: Mapped) -> None:
 
 
 def add_zero_output_bias(mapped: Mapped) -> None:
-    """Adds a bias of zeros, one for each word, to a masked-LM head that is a transform alone."""
+    """Adds a zero bias, one value per word, to a masked-LM head that consists of a transform alone."""
     words = mapped.tensors.get("bert/embeddings/word_embeddings")
-    has_transform = mapped.tensors.keys() >= {*TRANSFORM}  # ModernBERT's, without biases, is before all heads
+    has_transform = mapped.tensors.keys() >= {*TRANSFORM}  # ModernBERT's, without biases, precedes all heads
     if has_transform and OUTPUT_BIAS not in mapped.tensors and words is not None:
         _add_zeros(mapped, OUTPUT_BIAS, words.shape[:1], words)
 
@@ -166,7 +166,7 @@ def _add_zeros(mapped: Mapped, name: str, shape: tuple[int, ...], like: Tensor) 
 # -----------------------------------------------------------------------------------------------------------
 # Stacked tensors
 
-# {name in a format, with a `{layer}` slot: names of the tensors that it keeps side by side in one, along the
+# {name in a format, with a `{layer}` slot: names of the tensors that it stores side by side in one, along the
 # last axis, in the order of the values}
 Stacks = Mapping[str, tuple[str, ...]]
 QKV_KERNELS, QKV_BIASES = (
@@ -176,13 +176,13 @@ QKV_KERNELS, QKV_BIASES = (
 
 
 def unstack(tensors: Tensors, stacks: Stacks) -> tuple[Tensors, Tensors]:
-    """Splits stacked tensors and their slots. A stack next to one of its own parts is left as it is.
+    """Splits stacked tensors and their slots. A stack is unchanged if one of its parts also exists.
 
     Returns:
       The tensors that are not stacked, and the parts under canonical names.
 
     Raises:
-      ConfigError: for a stack without equal parts.
+      ConfigError: for a stack that cannot be split equally.
     """
     rest: Tensors = {}
     parts: Tensors = {}
@@ -204,7 +204,7 @@ def stack(tensors: Tensors, stacks: Stacks) -> tuple[Tensors, Tensors]:
     """Joins the parts of stacks, and their slots, if all parts exist.
 
     Returns:
-      The tensors that are not stacked, under their names, and the wholes under the format's.
+      The tensors that are not stacked, under their names, and the stacked ones under the format's.
     """
     rest, wholes = dict(tensors), {}
     for name in tensors:
@@ -216,8 +216,8 @@ def stack(tensors: Tensors, stacks: Stacks) -> tuple[Tensors, Tensors]:
 
 
 def _fill(name: str, pattern: str, names: tuple[str, ...]) -> list[str]:
-    """Returns `names` with the layer and the slot with which `name` fits `pattern`; an empty list where it
-    does not fit."""
+    """Returns `names` with the layer and the slot for which `name` matches `pattern`; an empty list if it
+    does not match."""
     match = re.fullmatch(re.escape(pattern).replace(r"\{layer\}", r"(?P<layer>\d{1,4})") + SLOT, name)
     return [other.replace("{layer}", match["layer"]) + match["slot"] for other in names] if match else []
 
@@ -227,14 +227,14 @@ def _fill(name: str, pattern: str, names: tuple[str, ...]) -> list[str]:
 
 
 def join_rows(tensors: Tensors) -> tuple[Tensors, Tensors]:
-    """Joins word embeddings that are in blocks of rows s0, s1, ..., and their slots.
+    """Joins word embeddings stored in blocks of rows s0, s1, ..., and their slots.
 
     Returns:
-      The other tensors, and the joined ones under canonical names. Blocks beside the whole are left as they
-      are.
+      The other tensors, and the joined ones under canonical names. Blocks are unchanged if the whole also
+      exists.
 
     Raises:
-      ConfigError: where a block is missing, not of two dimensions, or of another width.
+      ConfigError: if a block is missing, not two-dimensional, or of another width.
     """
     rest: Tensors = {}
     blocks: dict[str, dict[int, Tensor]] = {}
@@ -262,11 +262,11 @@ def _join_blocks(name: str, blocks: dict[int, Tensor]) -> Tensor:
 
 
 def split_rows(tensors: Tensors, count: int) -> Tensors:
-    """Cuts word embeddings, and their slots, into `count` blocks of rows s0, s1, ...; one block is the whole
-    under its name.
+    """Cuts word embeddings, and their slots, into `count` blocks of rows s0, s1, ...; a single block keeps
+    the name of the whole.
 
     Raises:
-      ConfigError: where the words are not a multiple of `count`.
+      ConfigError: if the number of words is not a multiple of `count`.
     """
     if count < 1:
         raise ConfigError(f"--num_embeddings_splits={count} must be at least 1.")

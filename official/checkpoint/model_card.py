@@ -1,5 +1,5 @@
-"""Model card: the README.md of a folder for Hugging Face, made of a run's result.json and labels.json by
-model_card.md.jinja."""
+"""Model card: the README.md of a folder for Hugging Face, generated from a run's result.json and labels.json
+with model_card.md.jinja."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _PIPELINES = {
     "pretrain": "fill-mask",
     "embed": "sentence-similarity",
 }
-_LIBRARIES = {"embed": "sentence-transformers"}  # of other tasks transformers
-# By the kind of labels of a classifier, or by the task.
+_LIBRARIES = {"embed": "sentence-transformers"}  # transformers for other tasks
+# By a classifier's kind of labels, or by task.
 _MADE = {
     "one": "fine-tuned to give a text one of several labels",
     "several": "fine-tuned to give a text several labels at once",
@@ -37,7 +37,7 @@ _RECIPE = (
 
 
 def of_run(location: str) -> str | None:
-    """Returns the model card of the run that a checkpoint is of; None for a checkpoint of no run."""
+    """Returns the model card of a checkpoint's run; None if it is not of a run."""
     folder = model_folder.folder_of(location)
     result = read_json_or_empty(os.path.join(folder, "result.json"))
     config, environment, data = (
@@ -46,11 +46,11 @@ def of_run(location: str) -> str | None:
     )
     task = config.get("task")
     if not isinstance(task, str) or task not in _PIPELINES or "evaluations" not in result:
-        return None  # such as a result.json of another program
-    import jinja2  # late: few checkpoints are of runs
+        return None  # e.g. a result.json of another program
+    import jinja2  # late: only for checkpoints of runs
 
     name, labels = os.path.basename(os.path.abspath(folder)), model_folder.read_labels(folder)
-    keys = list(result)  # behind the learning rates are the task's scores
+    keys = list(result)  # the task's scores follow the learning rates
     keys = keys[keys.index("learning_rates") + 1 :] if "learning_rates" in keys else []
     keys = [key for key in keys if key != "best_step" and isinstance(result[key], (int, float))]
     scores = {key: result[key] for key in keys}

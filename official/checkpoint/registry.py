@@ -1,4 +1,4 @@
-"""Registry of the formats: lists them, detects the one of a path, and names the allowed conversions."""
+"""Registry of the formats: lists them, detects the format of a path, and lists the allowed conversions."""
 
 import dataclasses
 import importlib
@@ -23,7 +23,7 @@ FORMATS = dict(sorted(FORMATS.items()))
 
 
 def get_format(name: str) -> Format:
-    """Returns the format of a name or alias. Raises ConfigError where there is none."""
+    """Returns the format with a name or alias. Raises ConfigError for an unknown one."""
     for one in FORMATS.values():
         if name in one.names:
             return one
@@ -44,8 +44,8 @@ def actions() -> dict[str, tuple[Format, Format]]:
 
 
 def get_action(name: str) -> tuple[str, Format, Format]:
-    """Returns an action, by its first name, with its source and target. Raises ConfigError where there is
-    none."""
+    """Returns an action, by its first name, with its source and target. Raises ConfigError for an unknown
+    one."""
     known = actions()
     if name not in known:
         raise ConfigError(f"unknown action {name!r}{suggest(name, known)}. It is {describe_actions()}.")
@@ -53,7 +53,7 @@ def get_action(name: str) -> tuple[str, Format, Format]:
 
 
 def describe_actions() -> str:
-    """Returns the allowed actions in words, for messages and --help."""
+    """Returns the allowed actions as text, for messages and --help."""
     only_read = [one.name for one in FORMATS.values() if one.is_only_read]
     free = [
         f"{one.name} ({', '.join(one.aliases)})" if one.aliases else one.name
@@ -68,20 +68,20 @@ def describe_actions() -> str:
 
 
 def _names_beside(one: Format, other: Format) -> tuple[str, ...]:
-    """Returns the names of a format in actions with another; none where they are not converted."""
+    """Returns the names of a format in actions with another; none if they are not converted."""
     if other.partners is not None:
         return (other.partners[one.name],) if one.name in other.partners else ()
     return one.names if one.partners is None or other.name in one.partners else ()
 
 
 def options_of_formats() -> dict[Option, list[Format]]:
-    """Returns {option: the formats that have it}."""
+    """Returns {option: formats with it}."""
     options = dict.fromkeys(option for one in FORMATS.values() for option in one.options)
     return {option: [one for one in FORMATS.values() if option in one.options] for option in options}
 
 
 def check_concerned(action: str, given: Mapping[str, Any]) -> None:
-    """Raises ConfigError for options {name: value} that no format of an action has."""
+    """Raises ConfigError for options {name: value} that do not apply to an action."""
     _, source, target = get_action(action)
     for option, having in options_of_formats().items():
         ends = {target} if option.for_target else {source, target}
@@ -107,9 +107,9 @@ class Checkpoint(NamedTuple):
     """A checkpoint whose tensors have not been read yet.
 
     Attributes:
-      format: of the checkpoint.
+      format: format of the checkpoint.
       location: prefix, folder or file.
-      tensors: under the format's own names.
+      tensors: lazy tensors under the format's names.
     """
 
     format: Format
@@ -120,30 +120,29 @@ class Checkpoint(NamedTuple):
         """Returns the tensors under canonical names.
 
         Raises:
-          ConfigError: listing all names that the format does not have, or all tensors that an encoder, or a
-            head that is there in part, needs and that are missing or of the wrong shape; also for weights
-            that are no floating-point numbers.
+          ConfigError: listing all names that the format does not have, or all missing and misshapen tensors
+            of the encoder or an incomplete head; also for weights that are not floating-point numbers.
         """
         mapped = self.format.to_canonical(self.tensors, options)
         if mapped.unmatched:
             unknown = sorted(mapped.unmatched)
-            told = f"{self.location} is not a {self.format.title} checkpoint of BERT"
+            problem = f"{self.location} is not a {self.format.title} checkpoint of BERT"
             found = _format_in(self.format.container, self.tensors)
             if found not in (None, self.format):
-                told += f" but one of {found.title} (use {found.name}2TARGET)"
-            raise ConfigError(f"{told}: unknown names {shortened(unknown)}.", {"unknown": unknown})
+                problem += f" but one of {found.title} (use {found.name}2TARGET)"
+            raise ConfigError(f"{problem}: unknown names {shortened(unknown)}.", {"unknown": unknown})
         check_types(mapped.tensors, self)
         mapped = dataclasses.replace(mapped, tensors=_in_numbers(mapped.tensors, options.scale))
         shapes = {name: tensor.shape for name, tensor in mapped.tensors.items()}
         has_segments = FAMILIES[mapped.family or options.family].has_segments
         if problems := canonical.encoder_problems(shapes, has_segments):
-            told = f"is not a whole encoder. {describe_names(problems)}."
-            raise ConfigError(f"{self.location} ({self.format.title}) {told}", problems)
+            problem = f"is not a whole encoder. {describe_names(problems)}."
+            raise ConfigError(f"{self.location} ({self.format.title}) {problem}", problems)
         return mapped
 
     @property
     def heads(self) -> int | None:
-        """The number of attention heads that shapes tell; None where they do not."""
+        """Number of attention heads according to tensor shapes; None if unknown."""
         return self.format.heads_of(self.tensors)
 
 
@@ -151,9 +150,9 @@ def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Ch
     """Detects the format of a path and opens it, without reading a weight.
 
     Args:
-      path: prefix, folder or file; of a folder of TensorFlow checkpoints, the newest.
+      path: prefix, folder or file; for a folder of TensorFlow checkpoints, the newest.
       label: source of the path, for messages: --init_checkpoint or PATH.
-      format_name: of the format, where it is known.
+      format_name: name of the format, if known.
 
     Raises:
       ConfigError: if there is no checkpoint, or it is damaged.
@@ -169,11 +168,11 @@ def open_checkpoint(path: str, label: str, format_name: str | None = None) -> Ch
                     return Checkpoint(found, location, tensors)
                 strange = location, sorted(tensors)
     if strange:
-        told = f"is not a BERT checkpoint of a known format; its tensors: {shortened(strange[1]) or 'none'}."
-        raise ConfigError(f"{strange[0]} {told}", {"tensors": strange[1]})
+        problem = f"is not a BERT checkpoint of a known format; tensors: {shortened(strange[1]) or 'none'}."
+        raise ConfigError(f"{strange[0]} {problem}", {"tensors": strange[1]})
     if known:
         raise ConfigError(f"{label}={path} has no checkpoint in the form of {known.reported_name}.")
-    from official.checkpoint.containers import bundle  # here, as TensorFlow comes with it
+    from official.checkpoint.containers import bundle  # late: imports TensorFlow
 
     raise ConfigError(f"{label}={path}: {bundle.why_none(path)}.")
 
@@ -183,7 +182,7 @@ def _by_precedence() -> list[Format]:
 
 
 def _format_in(container: str, tensors: Tensors) -> Format | None:
-    """Returns the format that tensors in a container are of; None where it is no known one."""
+    """Returns the format of tensors in a container; None for an unknown one."""
     return next((one for one in _by_precedence() if one.container == container and one.fits(tensors)), None)
 
 
@@ -201,8 +200,8 @@ def _in_numbers(tensors: Tensors, scale: tuple[float, float]) -> Tensors:
 
 
 def check_types(mapped: Tensors, checkpoint: Checkpoint) -> None:
-    """Raises ConfigError where a weight or an optimizer slot, under canonical names, is read from something
-    else than floats."""
+    """Raises ConfigError if a weight or an optimizer slot, under canonical names, is read from tensors other
+    than floats."""
     read = _read_from(mapped, checkpoint)
     if wrong := sorted(f"{name} ({one.dtype.name})" for name, one in read.items() if not is_float(one)):
         raise ConfigError(
@@ -212,7 +211,7 @@ def check_types(mapped: Tensors, checkpoint: Checkpoint) -> None:
 
 
 def check_finite(mapped: Tensors, checkpoint: Checkpoint) -> None:
-    """Reads the tensors that canonical ones are read from, one after the other. Raises ConfigError where one
+    """Reads the tensors that canonical ones are read from, one after the other. Raises ConfigError if one
     holds NaN or infinity."""
     read = _read_from(mapped, checkpoint)
     if bad := sorted(name for name, one in read.items() if not np.isfinite(one.read()).all()):
@@ -221,7 +220,7 @@ def check_finite(mapped: Tensors, checkpoint: Checkpoint) -> None:
 
 
 def _read_from(mapped: Tensors, checkpoint: Checkpoint) -> Tensors:
-    """Returns the file's tensors that canonical weights and slots are read from; an unknown name stands for
+    """Returns the file's tensors from which canonical weights and slots are read; an unknown name maps to
     itself."""
     found: Tensors = {}
     for name, tensor in mapped.items():
@@ -231,7 +230,7 @@ def _read_from(mapped: Tensors, checkpoint: Checkpoint) -> Tensors:
 
 
 def size_of(tensors: Tensors) -> dict[str, int]:
-    """Returns {tensors, parameters, bytes}: how many tensors, numbers and bytes."""
+    """Returns {tensors, parameters, bytes}: numbers of tensors, parameters and bytes."""
     numbers = sum(math.prod(tensor.shape) for tensor in tensors.values())
     size = sum(tensor.nbytes for tensor in tensors.values())
     return {"tensors": len(tensors), "parameters": numbers, "bytes": size}

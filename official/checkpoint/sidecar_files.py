@@ -1,5 +1,5 @@
 """Sidecar files of a checkpoint: heads, activation, epsilon, vocabulary and labels, which tensors do not
-reveal."""
+show."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ from official.io.errors import ConfigError, shortened
 from official.io.sentence_folder import EmbeddingSettings
 
 CONFIG = "bert_config.json"
-_OF_TENSORS = {  # key of bert_config.json -> canonical tensor and dimension that give it
+_OF_TENSORS = {  # {key of bert_config.json: (canonical tensor, axis with its size)}
     "vocab_size": ("bert/embeddings/word_embeddings", 0),
     "hidden_size": ("bert/embeddings/word_embeddings", 1),
     "intermediate_size": ("bert/encoder/layer_0/intermediate/dense/bias", 0),
@@ -36,8 +36,7 @@ _OF_TENSORS = {  # key of bert_config.json -> canonical tensor and dimension tha
 
 
 def sizes_beside(location: str) -> dict:
-    """Returns the keys of bert_config.json that a configuration beside a checkpoint gives; empty where there
-    is none.
+    """Returns the keys of bert_config.json from a configuration next to a checkpoint; empty without one.
 
     Looks for Google's bert_config.json, Hugging Face's config.json and a run's config.json. hidden_act is
     this project's name. Raises ConfigError for damaged ones.
@@ -51,22 +50,22 @@ def sizes_beside(location: str) -> dict:
     elif os.path.basename(path) == hf_folder.CONFIG:
         values = hf_folder.sizes(path)
     activation = activation_of(values)
-    # Google's code and transformers have the same default if a file does not say it.
+    # Google's code and transformers have the same default for files without it.
     values = {"num_attention_heads": BertConfig.num_attention_heads, **values}
     return checked_sizes(values | ({} if activation is None else {"hidden_act": activation}), path)
 
 
 def open_best(path: str, label: str, format_name: str | None = None) -> Checkpoint:
-    """Opens a checkpoint as `registry.open_checkpoint` does, but the best one of a run's folder."""
+    """Opens a checkpoint as `registry.open_checkpoint` does, but for a run's folder the best one."""
     return open_checkpoint(_best_of_run(path), label, format_name)
 
 
 def _best_of_run(path: str) -> str:
-    """Returns the prefix of the best checkpoint of a run's folder, by its result.json; else the path."""
+    """Returns the prefix of the best checkpoint of a run's folder, by its result.json; otherwise the path."""
     config = (
         json_files.read_json_or_empty(os.path.join(path, hf_folder.CONFIG)) if os.path.isdir(path) else {}
     )
-    if "task" not in config or "model_type" in config:  # the latter has Hugging Face's
+    if "task" not in config or "model_type" in config:  # model_type is in Hugging Face's files
         return path
     best = json_files.read_json_or_empty(os.path.join(path, "result.json")).get("best_step")
     if best is None or best in manager.CheckpointManager(path, {}, 1).steps():
@@ -77,7 +76,7 @@ def _best_of_run(path: str) -> str:
 
 
 def config_beside(location: str) -> str | None:
-    """Returns the path of the configuration next to a checkpoint; of two, the one of its format."""
+    """Returns the path of the configuration next to a checkpoint; of two, that of its format."""
     is_folder = os.path.isdir(location)
     names = (CONFIG, hf_folder.CONFIG)
     names = names[::-1] if is_folder or location.endswith(".safetensors") else names
@@ -86,11 +85,11 @@ def config_beside(location: str) -> str | None:
 
 
 def with_sidecar_files(options: Options, checkpoint: Checkpoint) -> Options:
-    """Returns the options of `with_settings`, the settings of vectors beside the source and, where it is not
-    given, the vocabulary there.
+    """Returns the options of `with_settings`, the settings of vectors next to the source and, if not given,
+    the vocabulary there.
 
     Raises:
-      ConfigError: where the vocabulary is given and cannot be read.
+      ConfigError: if a given vocabulary cannot be read.
     """
     if options.vocab_file is not None:
         words = vocabulary_files.read(options.vocab_file).words
@@ -101,42 +100,42 @@ def with_sidecar_files(options: Options, checkpoint: Checkpoint) -> Options:
 
 
 def with_settings(options: Options, checkpoint: Checkpoint) -> Options:
-    """Returns the options with heads, activation, epsilon and labels, where they are not given.
+    """Returns the options with heads, activation, epsilon and labels, if not given.
 
     Args:
-      options: of the conversion.
-      checkpoint: the source. What is given counts first, then what its shapes say, then a configuration
-        beside it, then what is usual for its format.
+      options: options of the conversion.
+      checkpoint: the source. Given options take precedence, then its shapes, then a configuration next to it,
+        then the usual values of its format.
     """
-    said, epsilon = sizes_beside(checkpoint.location), epsilon_without(checkpoint)
+    config, epsilon = sizes_beside(checkpoint.location), epsilon_without(checkpoint)
     usual: dict[str, Any] = {
-        "num_attention_heads": checkpoint.heads or said.get("num_attention_heads"),
-        "hidden_act": said.get("hidden_act") or checkpoint.format.usual_activation,
-        "layer_norm_eps": said.get("layer_norm_eps") or epsilon or BertConfig.layer_norm_eps,
+        "num_attention_heads": checkpoint.heads or config.get("num_attention_heads"),
+        "hidden_act": config.get("hidden_act") or checkpoint.format.usual_activation,
+        "layer_norm_eps": config.get("layer_norm_eps") or epsilon or BertConfig.layer_norm_eps,
     }
     found = {name: getattr(options, name) or value for name, value in usual.items()}
     found["model_card"] = model_card.of_run(checkpoint.location)
-    found["of_training"] = {name: said[name] for name in OF_TRAINING if name in said}
+    found["of_training"] = {name: config[name] for name in OF_TRAINING if name in config}
     found["of_training"] |= hf_folder.dropout_of_heads(checkpoint.location)
-    found |= of_family(said)
+    found |= of_family(config)
     return dataclasses.replace(options, **found, **labels_beside(checkpoint.location))
 
 
-def of_family(said: Mapping[str, Any]) -> dict:
-    """Returns the options `family` and `of_family` that a configuration, as of `sizes_beside`, says."""
-    family = FAMILIES[said.get("family", BertConfig.family)]
-    return {"family": family.name, "of_family": settings_of(family, said)}
+def of_family(config: Mapping[str, Any]) -> dict:
+    """Returns the options `family` and `of_family` from a configuration as in `sizes_beside`."""
+    family = FAMILIES[config.get("family", BertConfig.family)]
+    return {"family": family.name, "of_family": settings_of(family, config)}
 
 
 def with_family_of(options: Options, read: Mapped) -> Options:
-    """Returns the options with the family that names of tensors tell."""
+    """Returns the options with the family that tensor names identify."""
     if read.family in (None, options.family):
         return options
     return dataclasses.replace(options, **of_family({"family": read.family}))
 
 
 def _vocabulary_beside(location: str) -> str | None:
-    """Returns the vocab.txt, or else tokenizer.json, that lies with a checkpoint. One that is not BERT's is
+    """Returns the vocab.txt, or otherwise tokenizer.json, next to a checkpoint. One that is not BERT's is
     ignored with a warning, since a conversion of weights needs none."""
     path = vocabulary_files.find(model_folder.folder_of(location))
     try:
@@ -149,22 +148,22 @@ def _vocabulary_beside(location: str) -> str | None:
 
 
 def epsilon_without(checkpoint: Checkpoint) -> float | None:
-    """Returns the epsilon of LayerNorm that is usual for a checkpoint's format; None if it has a
+    """Returns the epsilon of LayerNorm usual for a checkpoint's format; None if it has a
     configuration, whose default is 1e-12."""
     return None if config_beside(checkpoint.location) else checkpoint.format.usual_epsilon
 
 
 def labels_beside(location: str) -> dict:
-    """Returns the options `labels`, `problem_type`, `thresholds` and `scale`, as labels.json or Hugging
-    Face's config.json beside a checkpoint gives them."""
+    """Returns the options `labels`, `problem_type`, `thresholds` and `scale` from labels.json or Hugging
+    Face's config.json next to a checkpoint."""
     found = model_folder.read_labels(location if os.path.isdir(location) else os.path.dirname(location))
     found.pop("kind", None)
     return found or model_folder.labels_of_config(location)
 
 
 def _embedding_beside(location: str) -> EmbeddingSettings | None:
-    """Returns the settings of vectors that lie with a checkpoint. Unsupported ones are ignored with a
-    warning, since a conversion of weights needs none."""
+    """Returns the settings of vectors next to a checkpoint. Unsupported ones are ignored with a warning,
+    since a conversion of weights needs none."""
     try:
         return sentence_folder.read_settings(location)
     except ConfigError as error:
@@ -173,7 +172,7 @@ def _embedding_beside(location: str) -> EmbeddingSettings | None:
 
 
 def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
-    """Returns a line where the activation of a source is neither given nor in a configuration beside it, and
+    """Returns a line if the activation of a source is neither given nor in a configuration next to it, and
     one for an epsilon that is not Google's; `given` are the options before `with_sidecar_files`."""
     taken = []
     if not (given.hidden_act or "hidden_act" in sizes_beside(checkpoint.location)):
@@ -186,8 +185,8 @@ def notes_of_source(given: Options, checkpoint: Checkpoint) -> list[str]:
 
 
 def notes_of_result(options: Options, written: list[str], target: Format) -> list[str]:
-    """Returns a line if the result differs from what other code assumes for its format: whether its
-    configuration, if any, says so."""
+    """Returns a line if the result differs from the defaults of other code for its format: whether its
+    configuration, if any, stores the difference."""
     settings = ", ".join(f"{key}={value}" for key, value in unusual(options, target).items())
     if not settings:
         return []
@@ -200,8 +199,8 @@ def notes_of_result(options: Options, written: list[str], target: Format) -> lis
 
 
 def sizes_of(tensors: Tensors) -> dict:
-    """Returns the keys of bert_config.json that canonical tensors give: sizes, GroupBERT's blocks, and biases
-    and the masked-LM head's transform where the model is without."""
+    """Returns the keys of bert_config.json from canonical tensors: sizes, GroupBERT's blocks, and missing
+    biases and masked-LM transform."""
     if canonical.is_modernbert(tensors):
         return _sizes_of_modernbert(tensors)
     shapes = {key: tensors[name].shape[axis:] for key, (name, axis) in _OF_TENSORS.items() if name in tensors}
@@ -236,8 +235,8 @@ def _sizes_of_modernbert(tensors: Tensors) -> dict:
 
 
 def check_source(location: str, read: Mapped) -> None:
-    """Raises ConfigError where the configuration, or the labels, beside a checkpoint are of another model
-    than its canonical tensors."""
+    """Raises ConfigError if the configuration, or the labels, next to a checkpoint are of another model than
+    its canonical tensors."""
     tensors, own = read.tensors, sizes_of(read.tensors)
     if read.family is not None:
         own["family"] = read.family
@@ -247,30 +246,30 @@ def check_source(location: str, read: Mapped) -> None:
     if "output_weights" in tensors:
         outputs, labels = tensors["output_weights"].shape[0], labels_beside(location)["labels"]
         hf_folder.check_labels(location, outputs)
-        model_folder.check_label_count(labels, outputs, f"the labels beside {location}")
+        model_folder.check_label_count(labels, outputs, f"the labels next to {location}")
 
 
-def _contradictions(said: dict, sizes: dict) -> list[str]:
-    """Compares all but the number of words, which conversions change."""
+def _contradictions(config: dict, sizes: dict) -> list[str]:
+    """Compares all sizes except the number of words, which conversions change."""
     return [
-        f"{key}={said[key]}, the tensors have {value}"
+        f"{key}={config[key]}, the tensors have {value}"
         for key, value in sizes.items()
-        if key != "vocab_size" and said.get(key, value) != value
+        if key != "vocab_size" and config.get(key, value) != value
     ]
 
 
 def plan(
     source: str, target: str, target_format: Format, tensors: Tensors, options: Options, overwrite: bool
 ) -> dict[str, bytes | None]:
-    """Returns the files that belong beside a bundle or file: bert_config.json where the heads or a
-    configuration are known, vocabulary, labels.
+    """Returns the sidecar files of a bundle or file: bert_config.json if the heads or a configuration are
+    known, vocabulary, labels.
 
     Args:
       source, target: locations.
-      target_format: of the result.
-      tensors: canonical, as written: the vocabulary may have been cut.
-      options: of the conversion, with sidecar files.
-      overwrite: what is there may be replaced.
+      target_format: format of the result.
+      tensors: canonical tensors as written: the vocabulary may have been cut.
+      options: options of the conversion, with sidecar files.
+      overwrite: whether existing files may be replaced.
 
     Returns:
       {path: content, or None for a file to remove: an older configuration of another model}; empty if the

@@ -1,6 +1,6 @@
-"""Lazy tensors: each is read when it is written, so that a conversion holds a few at a time.
+"""Lazy tensors: each is read when it is written, so that a conversion holds only a few at a time in memory.
 
-The functions return new lazy tensors, which read and change their arguments when they are read.
+The functions return new lazy tensors, which read and transform their arguments when they are read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from official.io.errors import ConfigError
 
 @dataclass(frozen=True)
 class Tensor:
-    """Shape and type of a tensor, how to get its values, and the names in the source that they come from."""
+    """Shape and type of a tensor, a function that reads its values, and its names in the source."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -34,7 +34,7 @@ Tensors = dict[str, Tensor]
 
 
 def is_float(tensor: Tensor) -> bool:
-    # NumPy has bfloat16 from ml_dtypes and does not count it as float.
+    # NumPy does not count ml_dtypes' bfloat16 as a float.
     return tensor.dtype.kind == "f" or tensor.dtype.name == "bfloat16"
 
 
@@ -47,7 +47,7 @@ def zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Tensor:
 
 
 def changed(tensor: Tensor, change: Callable[[np.ndarray], np.ndarray], **others: Any) -> Tensor:
-    """Returns a tensor whose values are `change` of the original's. `others`: its shape and type, if they
+    """Returns a tensor whose values are `change` of the original's. `others`: its new shape and type, if they
     change."""
     return replace(tensor, read=lambda: change(tensor.read()), **others)
 
@@ -62,7 +62,7 @@ def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def joined(parts: list[Tensor], axis: int) -> Tensor:
-    """Puts tensors side by side along an axis."""
+    """Concatenates tensors along an axis."""
     shape = list(parts[0].shape)
     shape[axis] = sum(part.shape[axis] for part in parts)
     sources = tuple(name for part in parts for name in part.sources)
@@ -80,13 +80,13 @@ def part(tensor: Tensor, axis: int, index: int, count: int) -> Tensor:
 
 
 def with_rows(tensor: Tensor, rows: int) -> Tensor:
-    """Cuts off rows, or adds rows of zeros."""
+    """Cuts off rows, or adds zero rows."""
     more = [(0, max(rows - tensor.shape[0], 0)), *[(0, 0)] * (len(tensor.shape) - 1)]
     return changed(tensor, lambda values: np.pad(values[:rows], more), shape=(rows, *tensor.shape[1:]))
 
 
 def with_average_rows(tensor: Tensor, rows: Mapping[int, Sequence[int]]) -> Tensor:
-    """Puts into each row of {row: other rows} the mean of the other rows, as they were before."""
+    """Replaces each row of {row: other rows} by the mean of the others' original values."""
 
     def averaged(values: np.ndarray) -> np.ndarray:
         result = values.copy()

@@ -1,8 +1,8 @@
 """The configuration of a run: every setting is defined once, and all are validated together. No TensorFlow.
 
-A setting is one row of a class in `settings/`, and its help a line of that class's docstring. The row defines
-its flag, type, default and range, its key in config.json, and the tasks, back ends and evaluations that it
-affects. `Config` has all settings as attributes.
+A setting is one row of a class in `settings/`; its help is a line of that class's docstring. The row defines
+its flag, type, default and range, its key in config.json, and the tasks, back ends and evaluations that
+depend on it. `Config` has all settings as attributes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
 
     Args:
       layers: (source, {name: value}) pairs, applied in order over the defaults; later ones win. `source` is
-        named in messages. The key `model` may hold the keys of a bert_config.json, as a saved config.json
+        named in messages. The key `model` may hold the keys of a bert_config.json, as in a saved config.json
         does.
 
     Raises:
@@ -68,7 +68,7 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
     values: dict[str, Any] = {}
     of_run = False
     for source, given in layers:
-        is_saved = len(given) > len(FIELDS) // 2  # a run's config.json has all
+        is_saved = len(given) > len(FIELDS) // 2  # the config.json of a run has all settings
         layer = upgraded(given) if is_saved else given
         of_run = of_run or is_saved
         for name, value in layer.items():
@@ -84,16 +84,16 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                 raise ConfigError(f"{source}: unknown setting {name!r}{suggest(name, FIELDS)}.")
             else:
                 if name == "ipu_options" and value and values.get(name):
-                    value = f"{values[name]} {value}"  # the last one of a name counts
+                    value = f"{values[name]} {value}"  # the last value of a name counts
                 values[name] = FIELDS[name].checked(value, source)
                 path = values[name]
                 if name == "bert_config_file" and path and "model" not in layer:
-                    said = with_model_type(read_json(path, name, any_number=True), path)
-                    values["model"] = bert_config_from_dict(said, path)
-    if values.get("task") in OWN_DATA:  # without its scores, the best weights are unknown
+                    content = with_model_type(read_json(path, name, any_number=True), path)
+                    values["model"] = bert_config_from_dict(content, path)
+    if values.get("task") in OWN_DATA:  # needs scores to select the best weights
         values.setdefault("do_eval", not values.get("use_synthetic_data"))
     config = with_generated_data(Config(**values))
-    if not of_run:  # a complete configuration, whose folder may have changed
+    if not of_run:  # not for a complete configuration, since its folder may have changed
         config = with_own_rate(with_init_folder(config, values), values)
     config = with_gradient_scopes(with_eval_rule(config))
     if config.task == "pretrain":
@@ -108,10 +108,10 @@ def with_data(config: Config, train_samples: int | None, sequences_per_row: floa
     Args:
       config: a validated configuration.
       train_samples: sequences of the training set; None if the steps do not depend on it.
-      sequences_per_row: of packed rows, sequences / rows of that set; None: every row is a sequence.
+      sequences_per_row: sequences per row of that set if rows are packed; None: every row is a sequence.
 
     Raises:
-      ConfigError: if the steps stay unknown, or --stop_steps is beyond them.
+      ConfigError: if the steps are still unknown, or --stop_steps exceeds them.
     """
     # Without training the schedule is not used.
     complete = (
@@ -127,7 +127,7 @@ def with_data(config: Config, train_samples: int | None, sequences_per_row: floa
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Returns the whole configuration, as config.json has it."""
+    """Returns the whole configuration, as in config.json."""
     return {**{name: config[name] for name in FIELDS}, "model": dataclasses.asdict(config.model)}
 
 

@@ -1,7 +1,7 @@
 """Table of the back ends: one row for each value of --distribution_strategy, with its traits.
 
-`official.distribution.strategy` finds and uses the devices of each.
-Settings for some back ends only name them in their rows (`backends=`).
+`official.distribution.strategy` finds and uses the devices of each. Settings that only some back ends support
+list these in their rows (`backends=`).
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class BackendTraits:
-    """Traits of a back end, and the settings that it takes.
+    """Traits of a back end, and its supported settings.
 
     Attributes:
-      name: of --distribution_strategy.
-      label: its name in messages.
-      all_reduce_algorithms: the values of --all_reduce_alg that it takes.
-      refused_dtypes: {value of --dtype that it does not take: why, and what to use}.
-      takes_gpus: whether it computes on GPUs where the machine has any.
-      several_processes: whether a run is several processes, one a worker.
-      static_shapes: whether all batches must be of one shape.
+      name: value of --distribution_strategy.
+      label: description in messages.
+      all_reduce_algorithms: supported values of --all_reduce_alg.
+      refused_dtypes: {unsupported value of --dtype: reason, and what to use}.
+      takes_gpus: whether it computes on GPUs if the machine has any.
+      several_processes: whether a run has several processes, one per worker.
+      static_shapes: whether all batches must have the same shape.
       whole_step: whether a step is compiled as a whole.
-      fused_operations: whether it takes other kernels than the plain ones (--kernels).
+      fused_operations: whether it supports other kernels than the plain ones (--kernels).
       spread_replicas: whether the weights of a replica are on several devices of this process.
-      graphcore_rules: whether pipelines are those of Graphcore's compiler: a variable is on one device, and a
-        grouped schedule takes multiples of its passes.
-      program: the module whose `run(config, command)` runs on it, if not the usual one.
-      check: config -> None; raises ConfigError for other unsupported settings.
+      graphcore_rules: whether pipelines follow the rules of Graphcore's compiler: a variable is on one
+        device, and a grouped schedule needs a multiple of its passes.
+      program: module whose `run(config, command)` executes a run, if not the usual one.
+      check: function of the configuration that raises ConfigError for other unsupported settings.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Validation of the whole configuration: each check is a rule on several settings."""
+"""Validation of the whole configuration: each check covers several settings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from official.io.errors import ConfigError, nearest_multiples
 
 
 def check_rows(config: Config) -> None:
-    """Refuses settings that the rest of the configuration would ignore, according to their rows."""
+    """Refuses settings that have no effect with the rest of the configuration, according to their rows."""
     for name, field in FIELDS.items():
         if config[name] == field.default:
             continue
@@ -78,7 +78,7 @@ def check_rows(config: Config) -> None:
 
 
 def check_files(config: Config) -> None:
-    """Raises ConfigError for a missing file, and for one that the run would not read."""
+    """Raises ConfigError for a missing file, and for one that the run would ignore."""
     if not (config.model_dir or config.compile_only or config.plan):
         raise ConfigError("model_dir is not set. Give the run a folder: --model_dir=DIR.")
     if not (config.do_train or config.do_eval or config.do_predict):
@@ -89,8 +89,8 @@ def check_files(config: Config) -> None:
             " vocab.txt, model.safetensors), Google's BERT, unpacked, or a run: --init_checkpoint=FOLDER."
         )
     if config.model is None and config.init_checkpoint:
-        lacks = "has no config.json or bert_config.json, which says the sizes of the model"
-        what = lacks if is_checkpoint(config.init_checkpoint) else "is not there"
+        lacks = "has no config.json or bert_config.json with the sizes of the model"
+        what = lacks if is_checkpoint(config.init_checkpoint) else "does not exist"
         raise ConfigError(
             f"--init_checkpoint={config.init_checkpoint} {what}. Correct the path, or give"
             " --bert_config_file=FILE."
@@ -114,7 +114,7 @@ def check_files(config: Config) -> None:
 
 def _check_pretraining_files(config: Config) -> None:
     made_up = config.use_synthetic_data or config.generated_data or config.synthetic_input
-    if config.plan or config.compile_only:  # read no data
+    if config.plan or config.compile_only:  # these read no data
         return
     if not (made_up or config.input_files) and (config.do_train or not config.eval_files):
         raise ConfigError(
@@ -199,7 +199,7 @@ def check_electra(config: Config) -> None:
 
 def check_segment_types(config: Config, marks_pairs: bool = True) -> None:
     """Refuses pairs of texts for a model that cannot distinguish them, and the next-sentence task for
-    families without it. `marks_pairs` as of `BertConfig.why_no_pairs`."""
+    families without it. `marks_pairs`: see `BertConfig.why_no_pairs`."""
     if config.task == "pretrain" and not config.model.family_row.has_next_sentence:
         raise ConfigError(
             f"objective=mlm_nsp: {config.model.family_row.title} has no next-sentence task. Pre-train it with"
@@ -211,7 +211,7 @@ def check_segment_types(config: Config, marks_pairs: bool = True) -> None:
 
 
 def check_vocabulary(config: Config) -> None:
-    """Refuses a vocabulary of another size than the model's; the one in a model's own folder may have fewer
+    """Refuses a vocabulary whose size differs from the model's; only in the model's folder it may have fewer
     words."""
     if config.do_lower_case is not None and not config.vocab_file:
         raise ConfigError(
@@ -242,7 +242,7 @@ def check_vocabulary(config: Config) -> None:
 
 
 def check_schedule(config: Config) -> None:
-    """Raises ConfigError where --stop_steps is beyond the schedule, or --profile_steps beyond the run."""
+    """Raises ConfigError if --stop_steps is beyond the schedule, or --profile_steps beyond the run."""
     if config.budget_hours:
         return
     if train_steps(config) > schedule_steps(config):
@@ -259,8 +259,8 @@ def check_schedule(config: Config) -> None:
 
 
 def check_steps(config: Config) -> None:
-    """Refuses steps that are not multiples of loops, evaluations that never take place, a --batch_warmup that
-    does not end at the whole batch, and step counts that assume one batch size."""
+    """Refuses steps that are not multiples of loops, evaluations that never happen, a --batch_warmup that
+    does not end with the whole batch, and step counts that assume one batch size."""
     if knows_steps(config):
         check_schedule(config)
     for name in ("steps_between_eval", "checkpoint_every_steps"):
@@ -398,13 +398,13 @@ def _check_rates(config: Config) -> None:
 
 def check_packing(config: Config) -> None:
     """Refuses a static mask for blocks that need tokens in order, a loss over padding without padding, and
-    numbers of sequences per row that contradict each other or are unused."""
+    contradictory or unused numbers of sequences per row."""
     if config.static_mask and config.model.block_type != "bert":
         raise ConfigError(
             "static_mask moves the predicted tokens away from their neighbours, which"
             f" block_type={config.model.block_type} needs. Drop --static_mask."
         )
-    for name in ("unpad", "pack"):  # which leave no padding, or have it between sequences
+    for name in ("unpad", "pack"):  # neither has padding only at the end of a row
         if config.span_places == "row" and config.do_train and config[name]:
             raise ConfigError(
                 f"span_places=row includes the padding behind a sequence, which {name} removes. Drop"
@@ -417,7 +417,7 @@ def check_packing(config: Config) -> None:
             f"average_sequences_per_pack={average:g} is above max_sequences_per_pack={pack_depth(config)}."
             " Lower the first or raise the second."
         )
-    may_be_packed = config.task == "pretrain" and not config.use_synthetic_data  # the files tell
+    may_be_packed = config.task == "pretrain" and not config.use_synthetic_data  # it depends on the files
     for name in ("max_sequences_per_pack", "average_sequences_per_pack"):
         if config[name] and not (packs or may_be_packed):
             flag = "--pack_on_the_fly" if config.task == "pretrain" else "--pack"
@@ -429,7 +429,7 @@ def check_packing(config: Config) -> None:
 
 
 def check_batches(config: Config) -> None:
-    """Refuses batches of several shapes where the back end takes one."""
+    """Refuses batches of several shapes for back ends with static shapes."""
     backend = BACKENDS[config.distribution_strategy]
     if config.length_buckets == "always" and backend.static_shapes:
         raise ConfigError(
@@ -490,7 +490,7 @@ def check_devices(config: Config) -> None:
 
 
 def check_plan(config: Config) -> None:
-    """Refuses speeds of 0, invalid devices, measured steps that this process alone cannot run, and numbers of
+    """Refuses speeds of 0, invalid devices, measurements that this process cannot run alone, and numbers of
     hosts that are invalid or lack the time of a step."""
     for name in ("plan_tflops", "plan_gbps"):
         if config[name] == 0:
@@ -534,7 +534,7 @@ def check_export(config: Config) -> None:
     """Refuses an export without a vocabulary."""
     if not config.export_dir:
         return
-    may_lie_beside_records = config.task == "pretrain" and config.input_files  # the task looks there
+    may_lie_beside_records = config.task == "pretrain" and config.input_files  # where the task finds one
     if not (config.plan or config.vocab_file or may_lie_beside_records):
         raise ConfigError(
             "export_dir needs the vocabulary: an export takes text. Give --vocab_file=PATH, or drop"
@@ -546,7 +546,7 @@ def check_export(config: Config) -> None:
 # All
 
 
-# In the order of importance for users.
+# In order of importance for users.
 _CHECKS = (
     check_rows,
     check_batches,
@@ -565,6 +565,6 @@ _CHECKS = (
 
 
 def validate(config: Config) -> None:
-    """Raises ConfigError for settings that are missing or exclude each other."""
+    """Raises ConfigError for missing or incompatible settings."""
     for check in _CHECKS:
         check(config)

@@ -18,18 +18,18 @@ from official.io.json_files import parse_json
 
 
 PORT_VARIABLE = "BERT_PORT"
-# Below the ports that systems give away by themselves (32768 and up on Linux, 30000 on Kubernetes' nodes).
+# Below the ports that systems assign themselves (32768 and up on Linux, 30000 on Kubernetes' nodes).
 _FIRST_PORT, _PORTS_OF_A_JOB, _JOBS = 21000, 16, 500
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The processes of a run. The first one is the chief, which writes the files and the log for users.
+    """The processes of a run. The first one is the chief, which writes the files and the user's log.
 
     Attributes:
       hosts: host:port of every process, by rank; '' if it is unknown before they meet.
-      rank: of this process.
-      source: of this information, for messages.
+      rank: rank of this process.
+      source: source of this information, for messages.
     """
 
     hosts: tuple[str, ...]
@@ -42,8 +42,8 @@ class Cluster:
 
     def describe(self) -> str:
         """Returns the rank of this process and its source, for the log."""
-        address = self.hosts[self.rank] or "an address that is sent to the others"
-        return f"Rank {self.rank} of {len(self.hosts)} at {address}, says {self.source}"
+        address = self.hosts[self.rank] or "an address that the others will receive"
+        return f"Rank {self.rank} of {len(self.hosts)} at {address}, according to {self.source}"
 
 
 def checked_hosts(hosts: Iterable, source: str) -> tuple[str, ...]:
@@ -63,7 +63,8 @@ def checked_hosts(hosts: Iterable, source: str) -> tuple[str, ...]:
 
 
 def number(environment: Mapping[str, str], name: str, most: int | None = None) -> int:
-    """Returns the number that a variable holds, from 0 to `most`. Raises ConfigError for anything else."""
+    """Returns the number in an environment variable, from 0 to `most`. Raises ConfigError for anything
+    else."""
     text = environment.get(name, "").strip()
     if not re.fullmatch(r"[0-9]{1,9}", text) or most is not None and int(text) > most:
         received = repr(text[:50]) if text else "nothing"
@@ -73,7 +74,7 @@ def number(environment: Mapping[str, str], name: str, most: int | None = None) -
 
 
 def rank_and_count(environment: Mapping[str, str], rank_name: str, count_name: str) -> tuple[int, int]:
-    """Returns the rank of this process and how many there are. Raises ConfigError."""
+    """Returns the rank of this process and the number of processes. Raises ConfigError."""
     count = number(environment, count_name)
     if not count:
         raise ConfigError(f"{count_name} in the environment is 0, expected 1 or more. Correct {count_name}.")
@@ -111,7 +112,7 @@ WORKER_FLAGS_SOURCE = "--worker_hosts"
 
 
 def read_worker_flags(worker_hosts: str | None, task_index: int | None) -> Cluster | None:
-    """Returns the processes that the two flags name; None where they are not given. Raises ConfigError."""
+    """Returns the processes of the two flags; None if these are not given. Raises ConfigError."""
     if worker_hosts is None:
         if task_index is not None:
             raise ConfigError(f"task_index={task_index} is an index in --worker_hosts: give both, or none.")
@@ -139,7 +140,7 @@ def read_tf_config(environment: Mapping[str, str]) -> Cluster | None:
     A `chief` has rank 0, workers follow. `ps` and `evaluator` jobs have no part in this strategy.
 
     Raises:
-      ConfigError: if it has another form.
+      ConfigError: if it is malformed.
     """
     text = environment.get(TF_CONFIG_SOURCE)
     if not text:
@@ -201,7 +202,7 @@ def read_slurm(environment: Mapping[str, str], needs_addresses: bool = True) -> 
             f" hosts ({_TASKS}), {len(hosts)} hosts ({_HOSTS}). Give --worker_hosts and --task_index."
         )
     turns = [(turn, host) for host, count in enumerate(tasks) for turn in range(count)]
-    if distribution.startswith("cyclic"):  # hosts get one after the other in turn
+    if distribution.startswith("cyclic"):  # tasks go to the hosts in turn
         turns.sort()
     places = [host for _, host in turns]
     if environment.get("SLURM_NODEID") and places[rank] != number(environment, "SLURM_NODEID"):
@@ -216,10 +217,10 @@ def read_slurm(environment: Mapping[str, str], needs_addresses: bool = True) -> 
 
 
 def host_names(text: str) -> list[str]:
-    """Returns the names that a list of Slurm's stands for: `a[01-03,7],b` is a01, a02, a03, a7 and b.
+    """Expands a list of names of Slurm: `a[01-03,7],b` is a01, a02, a03, a7 and b.
 
     Raises:
-      ConfigError: for what is no such list.
+      ConfigError: for a malformed list.
     """
     parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
     names = [name for part in parts for name in itertools.islice(_names_of(part), _MOST_HOSTS)]
@@ -247,8 +248,8 @@ def _numbers(text: str) -> list[str]:
 
 
 def tasks_per_host(text: str) -> list[int]:
-    """Returns the tasks of each host: `2(x3),1` is 2, 2, 2 and 1. Raises ConfigError for what is no such
-    list."""
+    """Returns the number of tasks of each host: `2(x3),1` is 2, 2, 2 and 1. Raises ConfigError for a
+    malformed list."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,5})\))?", part)
@@ -261,12 +262,12 @@ def tasks_per_host(text: str) -> list[int]:
 # -----------------------------------------------------------------------------------------------------------
 # mpirun and poprun
 #
-# Open MPI tells each of them OMPI_COMM_WORLD_RANK and _SIZE, MPICH and Intel MPI tell PMI_RANK and
-# PMI_SIZE; poprun starts Open MPI's and adds POPDIST_*. None tells where the others are. Source:
+# Open MPI sets OMPI_COMM_WORLD_RANK and _SIZE for each process, MPICH and Intel MPI set PMI_RANK and
+# PMI_SIZE; poprun starts Open MPI's and adds POPDIST_*. None has the addresses of the others. Source:
 # https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
 
 
-# {the variable with the count: (with the rank, with the count and with the rank on this host)}
+# {variable with the count: (variables with the rank, the count and the rank on this host)}
 MPI_VARIABLES = {
     "OMPI_COMM_WORLD_SIZE": (
         "OMPI_COMM_WORLD_RANK",
@@ -275,7 +276,7 @@ MPI_VARIABLES = {
     ),
     "PMI_SIZE": ("PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
 }
-_JOB_NAMES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")  # of Open MPI; others: their common parent
+_JOB_NAMES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")  # Open MPI's; others: the common parent process
 
 
 def read_mpi(environment: Mapping[str, str]) -> Cluster | None:
@@ -290,7 +291,7 @@ def read_mpi(environment: Mapping[str, str]) -> Cluster | None:
         and environment.get("SLURM_STEP_NUM_TASKS")
         and not environment.get(local_name)
     ):
-        return None  # these are Slurm's own, of srun --mpi=pmi2
+        return None  # set by Slurm itself with srun --mpi=pmi2
     rank, count = rank_and_count(environment, rank_name, count_name)
     if environment.get("PMIX_RANK") and number(environment, "PMIX_RANK") != rank:
         raise ConfigError(
@@ -306,7 +307,7 @@ def read_mpi(environment: Mapping[str, str]) -> Cluster | None:
 
 
 def _check_poprun(environment: Mapping[str, str], rank: int, count: int) -> str:
-    """Returns the launcher of the processes. Raises ConfigError where poprun contradicts MPI."""
+    """Returns the launcher of the processes. Raises ConfigError if poprun contradicts MPI."""
     if not environment.get("POPDIST_NUM_TOTAL_REPLICAS"):
         return "mpirun"
     names = [
@@ -324,13 +325,13 @@ def _check_poprun(environment: Mapping[str, str], rank: int, count: int) -> str:
 # -----------------------------------------------------------------------------------------------------------
 # Kubernetes
 #
-# Kubernetes gives each pod its number, JOB_COMPLETION_INDEX, and its name, <job>-<number>. The manifest
-# says how many there are (BERT_WORKERS) and the name of the service under which pods find each other
-# (BERT_SERVICE). Source: https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
+# Kubernetes sets each pod's number, JOB_COMPLETION_INDEX, and its name, <job>-<number>. The manifest sets the
+# number of pods (BERT_WORKERS) and the name of the service for the pods' host names (BERT_SERVICE). Source:
+# https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication/
 
 
 KUBERNETES_SOURCE = "the Kubernetes job"
-_DEFAULT_PORT = 2222  # every pod has an address of its own
+_DEFAULT_PORT = 2222  # every pod has its own address
 
 
 def read_kubernetes(environment: Mapping[str, str], needs_addresses: bool = True) -> Cluster | None:
@@ -365,21 +366,21 @@ def read_kubernetes(environment: Mapping[str, str], needs_addresses: bool = True
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The launcher that counts
+# The relevant launcher
 
 
-_WITH_ADDRESSES = (WORKER_FLAGS_SOURCE, TF_CONFIG_SOURCE)  # of people's choice
+_WITH_ADDRESSES = (WORKER_FLAGS_SOURCE, TF_CONFIG_SOURCE)  # chosen by the user
 
 
 def read_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Cluster:
-    """Returns the processes of a run, as the flags, TF_CONFIG, Kubernetes, Slurm or MPI name them.
+    """Returns the processes of a run, from the flags, TF_CONFIG, Kubernetes, Slurm or MPI.
 
     Args:
       asked: the configuration, or another object with worker_hosts and task_index.
-      environment: of this process.
+      environment: environment variables of this process.
 
     Raises:
-      ConfigError: if no source names them, one has another form, or two contradict each other.
+      ConfigError: if no source names them, one is malformed, or two contradict each other.
     """
     cluster = find_cluster(asked, environment)
     if cluster is None:
@@ -397,9 +398,9 @@ def read_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Clu
 
 
 def find_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """Returns the processes of a run, perhaps without addresses; None if no source names any. Raises
+    """Returns the processes of a run, possibly without addresses; None if no source names any. Raises
     ConfigError as `read_cluster` does."""
-    # One address without a number is that of the first process, where others say how many there are.
+    # A single address without a task index is that of the first process, if another source has the count.
     is_alone = asked.task_index is None and asked.worker_hosts is not None and "," not in asked.worker_hosts
     first = asked.worker_hosts if is_alone else None
     needs_addresses = first is None
@@ -407,7 +408,7 @@ def find_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Clu
         lambda: None if first else read_worker_flags(asked.worker_hosts, asked.task_index),
         lambda: read_tf_config(environment),
         lambda: read_kubernetes(environment, needs_addresses),
-        # What mpirun has started may be below a step of Slurm's, whose tasks are then mpirun's daemons.
+        # mpirun may run inside a Slurm step, whose tasks are then mpirun's daemons.
         lambda: read_mpi(environment) or read_slurm(environment, needs_addresses),
     ]
     found: list[Cluster] = []
@@ -417,7 +418,7 @@ def find_cluster(asked: Any, environment: Mapping[str, str] = os.environ) -> Clu
         except ConfigError:
             if not any(each.source in _WITH_ADDRESSES for each in found):
                 raise
-            continue  # the user's choice overrides what cannot be read
+            continue  # the user's choice overrides unreadable variables
         found += [cluster] if cluster else []
     # Another launcher may start several processes inside a scheduler's single one.
     found = [each for each in found if len(each.hosts) > 1 or each.source in _WITH_ADDRESSES] or found
@@ -444,7 +445,7 @@ def _check_agreement(first: Cluster, other: Cluster) -> None:
 
 
 def _with_first(cluster: Cluster, address: str) -> Cluster:
-    """Returns processes with the address of the first; the others report theirs when they meet."""
+    """Returns processes with the address of the first; the others report theirs at the start."""
     checked_hosts([address], "worker_hosts")
     if cluster.source not in _WITH_ADDRESSES:
         hosts = (address, *[""] * (len(cluster.hosts) - 1))

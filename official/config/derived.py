@@ -1,4 +1,4 @@
-"""Values derived from the settings, which are never settings themselves."""
+"""Values derived from the settings, which are never settings."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def with_eval_rule(config: Config) -> Config:
     if config.eval_rule is None:
         return config
     values = _RULES[config.eval_rule](_sequences_per_step(config))
-    # A loop of all steps between two evaluations would not react to signals meanwhile.
+    # A loop of all steps between two evaluations would not react to signals in between.
     every, loop = values["steps_between_eval"], config.steps_per_loop
     if not loop or every % loop:
         loop = max(steps for steps in range(1, MAX_STEPS_PER_LOOP + 1) if every % steps == 0)
@@ -118,7 +118,7 @@ def with_eval_rule(config: Config) -> Config:
 
 
 def _sequences_per_step(config: Config) -> int:
-    """Returns the sequences of a step. Raises ConfigError if rows are packed and the number of sequences per
+    """Returns the sequences per step. Raises ConfigError if rows are packed and the number of sequences per
     row is unknown."""
     average = config.average_sequences_per_pack
     if config.pack_on_the_fly and not average:
@@ -130,7 +130,7 @@ def _sequences_per_step(config: Config) -> int:
 
 
 def _text(value) -> str:
-    """Returns a value as a command line takes it."""
+    """Formats a value as on a command line."""
     return '""' if value is None else str(value)
 
 
@@ -176,28 +176,28 @@ _RULES = {"mlperf_0.7": _mlperf_0_7, "mlperf_1.0": _mlperf_1_0}
 # Batches, steps and rates
 
 
-VOCABULARY_ROUNDING = 128  # a vocabulary is filled up, or cut, to a multiple of at most so many
+VOCABULARY_ROUNDING = 128  # a vocabulary is padded, or cut, to a multiple of at most this
 UNKNOWN_WORD = 100  # [UNK] in Google's vocabularies
-_PACK_DEPTH = 12  # as the published plans without a limit of 3; its rows are 0.2 % padding on Wikipedia
-_SYNTHETIC_PER_PACK = 2.0  # as Wikipedia in rows of 512 tokens
-MAX_STEPS_PER_LOOP = 200  # by default
-_LINES_OF_A_RUN = 20  # of metrics, at least, where it has as many steps
+_PACK_DEPTH = 12  # as in the published plans without a limit of 3; leaves 0.2 % padding on Wikipedia
+_SYNTHETIC_PER_PACK = 2.0  # as for Wikipedia in rows of 512 tokens
+MAX_STEPS_PER_LOOP = 200  # default limit
+_LINES_OF_A_RUN = 20  # minimum lines of metrics of a run with enough steps
 _PRETRAINING_STEPS_PER_EPOCH, _PRETRAINING_WARMUP_STEPS, _WARMUP_SHARE = 1000, 10000.0, 0.1
-BUDGET_PARTS = 1_000_000  # of a time budget, which its schedule counts in place of steps
-MAX_STEPS = 2**31 - 1  # of a run that ends with its time budget: the seeds of dropout count so far
+BUDGET_PARTS = 1_000_000  # parts of a time budget, which its schedule counts instead of steps
+MAX_STEPS = 2**31 - 1  # limit with a time budget: dropout seeds hold such numbers
 _BUDGET_CHECKPOINT_STEPS = 1000
 
 
 def with_steps(
     config: Config, train_samples: int | None = None, sequences_per_row: float | None = None
 ) -> Config:
-    """Returns the configuration with the steps of an epoch, of the warm-up and between evaluations filled in,
-    if they are unset and can be computed.
+    """Returns the configuration with unset steps of an epoch, of the warm-up and between evaluations filled
+    in, if they can be computed.
 
     Args:
       config: the configuration so far.
-      train_samples: sequences of the training set, where it has been read and once through it is an epoch.
-      sequences_per_row: of packed rows, sequences / rows of that set; None: every row is a sequence.
+      train_samples: sequences of the training set, if it has been read and an epoch is one pass over it.
+      sequences_per_row: sequences per row of that set if rows are packed; None: every row is a sequence.
     """
     fine_tuning = config.task != "pretrain"
     if config.num_steps_per_epoch is None and not fine_tuning and not knows_steps(config):
@@ -217,7 +217,7 @@ def with_steps(
 
 
 def _warmup_steps(config: Config) -> float:
-    if read_by_step(config.lr_schedule, "lr_schedule"):  # says of all steps what their rate is
+    if read_by_step(config.lr_schedule, "lr_schedule"):  # sets the rate of every step
         return 0.0
     if config.warmup_proportion is not None:
         return config.warmup_proportion * schedule_steps(config)
@@ -225,10 +225,10 @@ def _warmup_steps(config: Config) -> float:
 
 
 def with_gradient_scopes(config: Config) -> Config:
-    """Returns the configuration with the scopes of losses and of clipping filled in, where they are unset.
+    """Returns the configuration with unset scopes of losses and clipping filled in.
 
-    --scale_loss alone is the way of the MLPerf v0.7 reference: local losses, each micro batch clipped, or
-    with --explicit_allreduce the reduced gradient.
+    --scale_loss alone means the MLPerf v0.7 reference: local losses, each micro batch clipped, or with
+    --explicit_allreduce the reduced gradient.
     """
     is_reference = config.scale_loss and config.loss_normalization is None
     clips_first = is_reference and not config.explicit_allreduce
@@ -240,7 +240,7 @@ def with_gradient_scopes(config: Config) -> Config:
 
 
 def words_of_records(config: Config) -> int:
-    """Returns the allowed vocabulary size of records: the model's, or somewhat more with --fit_vocabulary."""
+    """Returns the allowed vocabulary size of records: the model's, or slightly more with --fit_vocabulary."""
     return config.model.vocab_size + (VOCABULARY_ROUNDING - 1 if config.fit_vocabulary else 0)
 
 
@@ -268,12 +268,12 @@ def synthetic_sequences_per_pack(config: Config) -> float:
 
 
 def knows_steps(config: Config) -> bool:
-    """Tells whether the settings determine the length of the schedule."""
+    """Returns whether the settings determine the length of the schedule."""
     return bool(config.num_steps_per_epoch or config.budget_hours or config.decay_checkpoint)
 
 
 def batch_stages(config: Config) -> dict[int, int]:
-    """Returns {step: micro batches of a replica's step from there on}, of --batch_warmup several."""
+    """Returns {step: micro batches per replica from that step on}, several with --batch_warmup."""
     found = read_by_step(config.batch_warmup or "", "batch_warmup")
     return {step: int(count) for step, count in found.items()} or {0: config.num_accumulation_steps}
 
@@ -287,7 +287,7 @@ def whole_batches(config: Config) -> float:
 
 
 def first_step(config: Config) -> int:
-    """Returns the step that a new run begins at: that of --decay_checkpoint, else 0. Raises ConfigError if
+    """Returns the first step of a new run: that of --decay_checkpoint, otherwise 0. Raises ConfigError if
     its name has no step."""
     if not config.decay_checkpoint:
         return 0
@@ -300,7 +300,7 @@ def first_step(config: Config) -> int:
 
 
 def schedule_steps(config: Config) -> int:
-    """Returns the steps over which the learning rate decays; of a time budget its parts."""
+    """Returns the steps over which the learning rate decays; for a time budget, its parts."""
     if config.budget_hours:
         return BUDGET_PARTS
     if config.decay_checkpoint:
@@ -309,8 +309,8 @@ def schedule_steps(config: Config) -> int:
 
 
 def decay_length(config: Config) -> int:
-    """Returns the steps of the decay of warm-up, stable, decay: --decay_steps, or --decay_proportion of all;
-    unset, a tenth of the steps that are left after the warm-up."""
+    """Returns the steps of the final decay: --decay_steps, or --decay_proportion of all steps; if unset, a
+    tenth of the steps after the warm-up."""
     if config.decay_steps:
         return config.decay_steps
     if config.decay_proportion is not None:
@@ -320,7 +320,7 @@ def decay_length(config: Config) -> int:
 
 
 def train_steps(config: Config) -> int:
-    """Returns the steps that are trained: the schedule, or --stop_steps of it; with a time budget
+    """Returns the last step to train: the end of the schedule, or --stop_steps; with a time budget
     MAX_STEPS."""
     if config.budget_hours:
         return MAX_STEPS
@@ -328,10 +328,10 @@ def train_steps(config: Config) -> int:
 
 
 def steps_per_loop(config: Config) -> int:
-    """Returns the steps of a line of the metrics: --steps_per_loop, or 200, or a twentieth of a short run.
+    """Returns the steps per line of the metrics: --steps_per_loop, or 200, or a twentieth of a short run.
 
-    Checkpoints fall on the end of a line, and calls of IPUs fit into one. Evaluations cut lines: where a
-    number that is not much less divides the steps between them, it is taken.
+    Checkpoints fall on the end of a line, and calls of IPUs fit into one. Evaluations interrupt lines, so a
+    slightly smaller number that divides the steps between them is preferred.
     """
     if config.steps_per_loop:
         return config.steps_per_loop
@@ -351,7 +351,7 @@ def steps_per_call(config: Config) -> int:
 
 def checkpoint_every_steps(config: Config) -> int:
     """Returns the steps between checkpoints: the setting, or a tenth of the run in whole loops; without
-    --steps_per_loop at least 200, as a short run has little to lose. With a time budget, 1,000."""
+    --steps_per_loop at least 200, since a short run has little to lose. With a time budget, 1,000."""
     if config.checkpoint_every_steps:
         return config.checkpoint_every_steps
     loop, least = steps_per_loop(config), 1 if config.steps_per_loop else MAX_STEPS_PER_LOOP
@@ -361,7 +361,7 @@ def checkpoint_every_steps(config: Config) -> int:
 
 
 def compiles_first(config: Config) -> bool:
-    """Tells whether the steps are compiled before the run starts, as in Graphcore's programs, so that the
+    """Returns whether the steps are compiled before the run starts, as in Graphcore's programs, so that the
     first line of the log has the throughput of steps alone."""
     return config.device_warmup or follows_graphcore_log(config) or config.predict_epochs is not None
 
@@ -371,12 +371,12 @@ LOG_STYLES = {"graphcore": "official.graphcore.log_style", "popart": "official.g
 
 
 def follows_graphcore_log(config: Config) -> bool:
-    """Tells whether the log and the tags of metrics are those of Graphcore's programs."""
+    """Returns whether the log and the tags of metrics are those of Graphcore's programs."""
     return config.log_style == "graphcore"
 
 
 def initial_loss_scale(config: Config) -> float | None:
-    """Returns the fixed or the first dynamic loss scale, or None where losses are not scaled."""
+    """Returns the fixed or the first dynamic loss scale; None without loss scaling."""
     by_step = read_by_step(config.loss_scale or "", "loss_scale")
     if by_step:
         return at_step(by_step, 0)
@@ -386,12 +386,12 @@ def initial_loss_scale(config: Config) -> float | None:
 
 
 def dynamic_loss_scale(config: Config) -> bool:
-    """Tells whether the loss scale follows the gradients."""
+    """Returns whether the loss scale follows the gradients."""
     return config.loss_scale == "dynamic" or (config.loss_scale is None and config.dtype == "fp16")
 
 
 def kernels_of(config: Config) -> str:
-    """Returns --kernels as far as the settings decide it; `official.native.choose` decides on `auto` and
+    """Returns --kernels as far as it depends on settings; `official.native.choose` resolves `auto` and
     `native` by devices and compiler."""
     backend = BACKENDS[config.distribution_strategy]
     if not backend.fused_operations:
@@ -401,11 +401,11 @@ def kernels_of(config: Config) -> str:
 
 
 def encoder_options(config: Config) -> dict[str, Any]:
-    """Returns the options that the encoder is built with: `kernels`, `shared`, `by_sequence`, `recompute`,
+    """Returns the options of the encoder: `kernels`, `shared`, `by_sequence`, `recompute`,
     `unpad` and `narrow` of `official.modeling`.
 
-    A step that is compiled as a whole has no functions to share, no sizes that change and no operations of
-    our own; plain operations are those of whole rows.
+    A step that is compiled as a whole has no shared functions, no dynamic sizes and no custom operations;
+    plain operations compute whole rows.
     """
     backend = BACKENDS[config.distribution_strategy]
     whole_step, kernels = config.enable_xla or backend.whole_step, kernels_of(config)
@@ -420,7 +420,7 @@ def encoder_options(config: Config) -> dict[str, Any]:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# The folder of the weights to start from
+# The folder of the initial weights
 
 
 _MAX_LENGTH = 512  # default number of tokens: the model's maximum would cost time and memory
@@ -441,7 +441,7 @@ def with_init_folder(config: Config, given: Collection[str]) -> Config:
     if not path or config.generated_data or config.use_synthetic_data:
         return config
     if config.model is not None and files.is_remote(path) or not is_checkpoint(path):
-        return config  # a plan fetches nothing that is already given
+        return config  # a plan does not fetch files for settings that are given
     folder = model_folder.folder_of(path)
     values: dict[str, Any] = {}
     if config.model is None:
@@ -461,11 +461,11 @@ def with_init_folder(config: Config, given: Collection[str]) -> Config:
                 f"--vocab_file={config.vocab_file} has other words than {found}, with which the weights of"
                 " --init_checkpoint were trained. Drop --vocab_file."
             )
-    said = beside.do_lower_case
-    if None not in (config.do_lower_case, said) and config.do_lower_case != said:
+    theirs = beside.do_lower_case
+    if None not in (config.do_lower_case, theirs) and config.do_lower_case != theirs:
         raise ConfigError(
             f"--do_lower_case={str(config.do_lower_case).lower()}, but the tokenizer of --init_checkpoint"
-            f" has {str(said).lower()}. Drop --do_lower_case."
+            f" has {str(theirs).lower()}. Drop --do_lower_case."
         )
     if "model" in values and "max_seq_length" not in given and config.task != "pretrain":
         positions = values["model"].positions
@@ -474,13 +474,13 @@ def with_init_folder(config: Config, given: Collection[str]) -> Config:
 
 
 def is_checkpoint(path: str) -> bool:
-    """Tells whether a path is a folder, a file, or the prefix of a TensorFlow checkpoint."""
+    """Returns whether a path is a folder, a file, or the prefix of a TensorFlow checkpoint."""
     return files.is_folder(path) or any(map(files.is_file, (path, f"{path}.index")))
 
 
 def with_own_rate(config: Config, given: Collection[str]) -> Config:
-    """Fills in the learning rate for people's own data, if unset, by the model's width: 5e-5 for BERT-base,
-    more for narrower models."""
+    """Returns the configuration with the learning rate for own data, if unset, by the model's width: 5e-5 for
+    BERT-base, more for narrower models."""
     if config.task not in OWN_DATA or "learning_rate" in given or config.model is None:
         return config
     rate = FIELDS["learning_rate"].default * 768 / config.model.hidden_size
@@ -488,15 +488,15 @@ def with_own_rate(config: Config, given: Collection[str]) -> Config:
 
 
 def is_vocabulary_of(path: str, model: BertConfig) -> bool:
-    """Tells whether a vocabulary lies in the folder of a model with as many rows of word embeddings: it is
-    that model's own, and rows beyond its words are never used."""
+    """Returns whether a vocabulary is in the folder of a model with at least as many rows of word embeddings.
+    Then it is that model's, and further rows are never used."""
     beside = _model_beside(model_folder.folder_of(path))
     return beside is not None and beside.vocab_size == model.vocab_size
 
 
 def _model_beside(folder: str) -> BertConfig | None:
-    """Returns the sizes that a folder's bert_config.json or config.json says, one of Hugging Face's or of a
-    run; None where there is none."""
+    """Returns the sizes in a folder's bert_config.json or config.json, which is Hugging Face's or a run's;
+    None without one."""
     for name in (model_folder.CONFIG, "bert_config.json"):
         path = os.path.join(folder, name)
         if files.is_file(path):
@@ -516,9 +516,9 @@ _FILES = ("input_files", "eval_files", "train_file", "predict_file", "data_dir")
 def with_generated_data(config: Config) -> Config:
     """Returns the configuration without the files that --generated_data or --synthetic_input replace.
 
-    A configuration underneath may name files that are not on this machine. --compile_only without files that
-    are there generates data: shapes and steps follow from them. A vocabulary that is there is kept; where it
-    is not, words are made up, too.
+    A base configuration may name files that are not on this machine. --compile_only without existing files
+    generates data, since shapes and steps follow from them. An existing vocabulary is kept; otherwise words
+    are generated, too.
     """
     is_made_up = config.use_synthetic_data or config.synthetic_input
     if config.compile_only and not is_made_up and not _has_files(config):
@@ -534,7 +534,7 @@ def with_generated_data(config: Config) -> Config:
 
 
 def _has_files(config: Config) -> bool:
-    """Tells whether data files are given and all of them exist."""
+    """Returns whether data files are given and all of them exist."""
     given = [config[name] for name in _FILES if config[name]]
     try:
         return bool(given) and all(files.find_files(pattern, "") for pattern in given)

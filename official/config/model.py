@@ -13,10 +13,10 @@ from official.io import model_folder
 from official.io.errors import ConfigError, suggest
 
 # -----------------------------------------------------------------------------------------------------------
-# Families: how encoders differ from BERT, under the names of Hugging Face's files
+# Families: differences of encoders from BERT, by the names in Hugging Face's files
 
 
-# Parts of the names of weights that not all families have.
+# Parts of names of weights that some families lack.
 _PROJECTION, _DISCRIMINATOR = ".embeddings_project.", "discriminator_predictions."
 _NEXT_SENTENCE = "cls.seq_relationship."
 
@@ -26,26 +26,27 @@ class Family(NamedTuple):
 
     Attributes:
       name: `model_type` of config.json.
-      title: how names of transformers' classes begin.
-      scope: how the encoder's names of weights begin in models with heads.
-      segments: how many rows the table of segments usually has. With one, which all tokens take, or none, the
-        texts of a pair are told apart by the [SEP] between them.
+      title: prefix of the names of transformers' classes.
+      scope: prefix of the encoder's weights in models with heads.
+      segments: usual number of rows of the table of segments. With one row, which all tokens use, or none,
+        the texts of a pair are only separated by the [SEP] between them.
       pooler_act: activation of the layer between [CLS] and a classifier.
-      masked_lm_act: of the transform of the masked-LM head; None: `hidden_act`.
-      keys: {key of BERT's config.json: the family's, or several, with spaces between them, of one value}.
-      defaults: {key of BERT's: value} of what its config.json may leave out, where it is not BERT's.
-      ignored: keys of its config.json that change nothing that is computed here.
-      absent: parts of BERT's names of weights that it does not have.
-      renamed: [(part of BERT's names of weights, the family's)], put in one after the other.
-      heads: {end of the name of a class: {part of BERT's names: the one in its files, None where it has no
-        such weights}}, of classes whose names are other than those of the rest.
-      answers: its name of the output layer for answers. Where a classifier has the same, config.json tells.
-      block_type: of its blocks, see `block_types`.
+      masked_lm_act: activation of the transform of the masked-LM head; None: `hidden_act`.
+      keys: {key of BERT's config.json: the family's key, or several keys of one value, separated by spaces}.
+      defaults: {BERT's key: default value in its config.json}, if different from BERT's.
+      ignored: keys of its config.json without effect on the computation here.
+      absent: parts of BERT's names of weights that the family lacks.
+      renamed: [(part of BERT's names of weights, the family's)], replaced in this order.
+      heads: {end of a class name: {part of BERT's names: the part in its files, None if it lacks these
+        weights}}, for classes whose names differ from those of the others.
+      answers: the family's name of the output layer for answers. If a classifier has the same, config.json
+        distinguishes them.
+      block_type: type of its blocks, see `block_types`.
       has_biases: whether dense layers of the encoder and LayerNorms have biases.
-      has_prediction_head: whether a dense layer, activation and LayerNorm stand before every output layer;
-        else a pooler does before a classifier's, and those three before the words'.
-      without_shape: keys of BertConfig that its models need and no shape tells, beside WITHOUT_SHAPE.
-      read: makes of its config.json under BERT's keys, and the name of the file, those of BertConfig.
+      has_prediction_head: whether a dense layer, activation and LayerNorm precede every output layer;
+        otherwise a pooler precedes a classifier's, and those three only the words'.
+      without_shape: keys of BertConfig that its models need and no shape shows, besides WITHOUT_SHAPE.
+      read: function from its config.json under BERT's keys, and the name of the file, to keys of BertConfig.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Family(NamedTuple):
 
     @property
     def has_positions(self) -> bool:
-        """Whether tokens have a vector for their position. Else the attention tells it."""
+        """Whether tokens have a vector for their position. Otherwise the attention encodes it."""
         return "max_position_embeddings" not in self.without_shape
 
     @property
@@ -86,8 +87,8 @@ class Family(NamedTuple):
         return _PROJECTION not in self.absent
 
     def their_name(self, name: str, head: str = "") -> str | None:
-        """Returns the family's name of a weight of BERT's, both as Hugging Face writes them; None where there
-        is no such weight. `head` is one of `heads`, or any other end of a class's name."""
+        """Returns the family's name of a weight, given BERT's, both in Hugging Face's notation; None without
+        such a weight. `head` is one of `heads`, or any other end of a class's name."""
         for part, theirs in self.heads.get(head, {}).items():
             if name.startswith(part):
                 return None if theirs is None else theirs + name[len(part) :]
@@ -99,7 +100,7 @@ class Family(NamedTuple):
 
 
 _POOLER = "bert.pooler.dense."
-# RoBERTa's class of classified texts, which ELECTRA's follows, has the layer over [CLS] in its head.
+# RoBERTa's text classifier, and ELECTRA's, has the layer over [CLS] in its head.
 _CLASSIFIER = {_POOLER: "classifier.dense.", "classifier.": "classifier.out_proj."}
 _NO_POOLER = {_POOLER: None}
 
@@ -142,7 +143,7 @@ def _roberta(name: str, title: str) -> Family:
 
 
 def _modernbert_values(values: dict[str, Any], source: str) -> dict[str, Any]:
-    """Returns a config.json of ModernBERT's in which single numbers say which layers see all tokens, and the
+    """Returns a ModernBERT config.json in which single numbers define the layers that see all tokens, and the
     angles of both kinds. Raises ConfigError for other orders of layers and other angles."""
     plain = dict(values)
     kinds = plain.pop("layer_types", None)
@@ -156,27 +157,27 @@ def _modernbert_values(values: dict[str, Any], source: str) -> dict[str, Any]:
         if not listed or listed != [
             "sliding_attention" if number % step else whole for number in range(count)
         ]:
-            told = f"{str(kinds)[:90]} is not supported, only full_attention in the first of"
+            problem = f"{str(kinds)[:90]} is not supported, only full_attention in the first of"
             raise ConfigError(
-                f"{source}: layer_types={told} every {_EVERY} layers, sliding_attention elsewhere."
+                f"{source}: layer_types={problem} every {_EVERY} layers, sliding_attention elsewhere."
             )
         plain[_EVERY] = step
     angles = plain.pop("rope_parameters", None) or {}
     if not isinstance(angles, dict) or not all(
         isinstance(own, (dict, type(None))) for own in angles.values()
     ):
-        told = "expected full_attention and sliding_attention, each with a rope_theta"
-        raise ConfigError(f"{source}: rope_parameters={str(angles)[:90]}, {told}.")
+        expected = "expected full_attention and sliding_attention, each with a rope_theta"
+        raise ConfigError(f"{source}: rope_parameters={str(angles)[:90]}, {expected}.")
     for kind, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
         own = {name: value for name, value in (angles.get(kind) or {}).items() if value is not None}
         theta = own.pop("rope_theta", None)
         if {**own, "rope_type": own.get("rope_type", "default")} != {"rope_type": "default"}:
-            told = f"{str(own)[:90]} is not supported, only rope_type='default' (scaled angles)"
-            raise ConfigError(f"{source}: rope_parameters: {kind}={told}.")
+            problem = f"{str(own)[:90]} is not supported, only rope_type='default' (scaled angles)"
+            raise ConfigError(f"{source}: rope_parameters: {kind}={problem}.")
         if theta is not None and plain.setdefault(key, theta) != theta:
-            told = f"{kind} has rope_theta={theta!r}, and {key}={plain[key]!r} is the same"
-            raise ConfigError(f"{source}: rope_parameters: {told}. Remove one of them.")
-    half = plain.pop("sliding_window", None)  # which transformers 5 reads, and 4 does not
+            problem = f"{kind} has rope_theta={theta!r}, but {key}={plain[key]!r} is the same setting"
+            raise ConfigError(f"{source}: rope_parameters: {problem}. Remove one of them.")
+    half = plain.pop("sliding_window", None)  # read by transformers 5, not by 4
     if half not in (None, plain.get("local_attention", BertConfig.local_attention) // 2):
         expected = "half of local_attention, the tokens on either side"
         raise ConfigError(f"{source}: sliding_window={str(half)[:40]}, expected {expected}. Remove one.")
@@ -184,7 +185,7 @@ def _modernbert_values(values: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 _EVERY = "global_attn_every_n_layers"
-# A run may change these of its initial model.
+# Settings of its initial model that a run may change.
 _POSITIONS = "max_position_embeddings"
 _OF_A_RUN = (_POSITIONS, "classifier_pooling")
 
@@ -209,7 +210,7 @@ FAMILIES = {
                 "attention_probs_dropout_prob": "attention_dropout",
             },
             defaults={"num_hidden_layers": 6},
-            # Its LayerNorms have an epsilon of 1e-12 whatever a file says.
+            # Its LayerNorms always have an epsilon of 1e-12.
             ignored="layer_norm_eps qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_".split(),
             absent=(_PROJECTION, _DISCRIMINATOR, _NEXT_SENTENCE, ".token_type_"),
             renamed=(
@@ -278,9 +279,9 @@ FAMILIES = {
                 "attention_probs_dropout_prob": 0.0,
                 "hidden_dropout_prob": 0.0,
             },
-            # Padding is masked whatever its id. Of first values only those of new heads are drawn, as for
-            # other families. Positions turn queries and keys, whatever `position_embedding_type` says. The
-            # rest concerns kernels and sizes of outputs of transformers alone.
+            # Padding is masked independently of its id. Initial values are only drawn for new heads, as for
+            # other families. Queries and keys are rotated by positions, whatever `position_embedding_type`
+            # is. The rest concerns kernels and output sizes of transformers only.
             ignored="""deterministic_flash_attn initializer_cutoff_factor pad_token_id position_embedding_type
                 reference_compile repad_logits_with_grad sparse_pred_ignore_index
                 sparse_prediction""".split(),
@@ -313,7 +314,7 @@ FAMILIES = {
 
 
 def family_of(values: Mapping[str, Any], source: str) -> Family:
-    """Returns the family that a Hugging Face config.json is of. Raises ConfigError for another."""
+    """Returns the family of a Hugging Face config.json. Raises ConfigError for an unsupported one."""
     name = values.get("model_type", "bert")
     if not isinstance(name, str) or name not in FAMILIES:
         allowed = ", ".join(map(repr, FAMILIES))
@@ -325,7 +326,7 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Returns the values of a config.json under BERT's keys, with `family` for those of another family.
 
     Raises:
-      ConfigError: for a family that is not supported, and for a size that occurs twice, with two values.
+      ConfigError: for an unsupported family, and for a size with two different values.
     """
     family = family_of(values, source)
     if family.name == "bert":
@@ -333,7 +334,7 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     plain = {key: value for key, value in values.items() if key not in family.ignored}
     for ours, names in family.keys.items():
         several = names.split()
-        if len(several) > 1:  # those that a file leaves out have the usual value, too
+        if len(several) > 1:  # missing ones have the usual value
             plain = {**dict.fromkeys(several, family.defaults[ours]), **plain}
         for theirs in several:
             if theirs not in plain:
@@ -350,15 +351,15 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     return {**plain, "family": family.name, "model_type": "bert"}
 
 
-def settings_of(family: Family, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a family's `without_shape`: as a configuration under BERT's keys says them, else
-    the usual ones."""
+def settings_of(family: Family, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a family's `without_shape`: from a configuration under BERT's keys, otherwise the
+    usual ones."""
     usual = {**dataclasses.asdict(BertConfig()), **with_plain_keys({"model_type": family.name}, "")}
-    return {key: said.get(key, usual[key]) for key in family.without_shape}
+    return {key: given.get(key, usual[key]) for key in family.without_shape}
 
 
 def with_their_keys(values: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """Returns values of a config.json of BERT's as the family's files have them."""
+    """Converts values of a BERT config.json to the keys of the family's files."""
     absent = () if family.has_segments else ("type_vocab_size", "position_embedding_type", "layer_norm_eps")
     known: dict[str, Any] = {}
     for key, value in values.items():
@@ -382,31 +383,31 @@ class BertConfig:
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
     intermediate_size: int = 3072
-    hidden_act: str = "gelu_tanh"  # of ACTIVATIONS
+    hidden_act: str = "gelu_tanh"  # one of ACTIVATIONS
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
-    block_type: str = "bert"  # of block_types()
-    family: str = "bert"  # of FAMILIES
+    block_type: str = "bert"  # one of block_types()
+    family: str = "bert"  # one of FAMILIES
     embedding_size: int = 0  # width of the tables; 0: hidden_size
-    position_offset: int = 0  # row of the position table that the first token takes
-    # Graphcore's keys. What is off has no variables.
+    position_offset: int = 0  # row of the position table for the first token
+    # Graphcore's keys. Parts that are off have no variables.
     use_qkv_bias: bool = True
     use_attention_projection_bias: bool = True
     use_cls_layer: bool = True  # the transform of the masked-LM head
-    use_prediction_bias: bool = True  # of the masked-LM head, one for each word
+    use_prediction_bias: bool = True  # bias of the masked-LM head, one value per word
     groupbert_ffn_output_groups: int = 4
     groupbert_conv_kernel_size: int = 7
     groupbert_conv_group_size: int = 16
     # ModernBERT's keys.
-    global_attn_every_n_layers: int = 3  # of which the first sees all tokens
-    local_attention: int = 128  # tokens that the other layers see: half of them on either side
+    global_attn_every_n_layers: int = 3  # the first of them sees all tokens
+    local_attention: int = 128  # tokens visible to the other layers, half of them on either side
     global_rope_theta: float = 160_000.0
     local_rope_theta: float = 10_000.0
-    classifier_pooling: str = "cls"  # or mean: the vector that a classifier reads
+    classifier_pooling: str = "cls"  # input of a classifier: cls or mean
 
     @property
     def family_row(self) -> Family:
@@ -414,7 +415,7 @@ class BertConfig:
 
     @property
     def positions(self) -> int:
-        """Number of tokens that a sequence may have."""
+        """Maximum number of tokens of a sequence."""
         return self.max_position_embeddings - self.position_offset
 
     @property
@@ -428,18 +429,18 @@ class BertConfig:
 
     @property
     def reads_segments(self) -> bool:
-        """Whether a token's vector depends on its segment: there is a table, and not one row for all."""
+        """Whether a token's vector depends on its segment: there is a table with more than one row."""
         return FAMILIES[self.family].segments > 1 or self.type_vocab_size > 1
 
     @property
     def takes_pairs(self) -> bool:
         """Whether two texts in a row can be distinguished, by segments, or in a family that does not need
-        them."""
+        segments."""
         return self.type_vocab_size >= FAMILIES[self.family].segments
 
     def why_no_pairs(self, marks_pairs: bool = True) -> str | None:
         """Returns the reason why the model cannot distinguish two texts in a row; None if it can.
-        `marks_pairs`: whether its tokenizer gives the second text a segment of its own."""
+        `marks_pairs`: whether its tokenizer gives the second text a separate segment."""
         if self.reads_segments and not marks_pairs:
             return "a tokenizer that gives both texts of a pair segment 0, and two segment types."
         if not self.takes_pairs:
@@ -447,12 +448,12 @@ class BertConfig:
         return None
 
     def sees_whole(self, layer: int) -> bool:
-        """Tells whether tokens of a layer see their whole sequence; in others, a window."""
+        """Returns whether tokens of a layer see their whole sequence, and not only a window."""
         return self.block_type != "modernbert" or layer % self.global_attn_every_n_layers == 0
 
     def tokens_seen(self, layer: int, length: int) -> int:
-        """Returns how many tokens of a row a token is multiplied with in a layer's attention: a window is a
-        part of a band of blocks, see `official.modeling.blocks.modernbert`."""
+        """Returns the number of tokens of a row that a token is multiplied with in a layer's attention: a
+        window is part of a band of blocks, see `official.modeling.blocks.modernbert`."""
         return length if self.sees_whole(layer) else min(4 * (self.local_attention // 2), length)
 
     @property
@@ -462,8 +463,8 @@ class BertConfig:
 
 
 def generator_of(model: BertConfig, share: float) -> BertConfig:
-    """Returns the sizes of the generator that an ELECTRA model is pre-trained with: a share of its heads, at
-    least one, each as wide, and the same share of its feed-forward size. It has the model's tables."""
+    """Returns the sizes of the generator for the pre-training of an ELECTRA model: a share of its heads, at
+    least one, of the same size, and the same share of its feed-forward size. It has the model's tables."""
     heads = max(1, round(share * model.num_attention_heads))
     hidden = heads * model.hidden_size // model.num_attention_heads
     return dataclasses.replace(
@@ -475,13 +476,13 @@ def generator_of(model: BertConfig, share: float) -> BertConfig:
     )
 
 
-# Far above any existing model: a larger number is a typo, and would be built until memory runs out.
-LARGEST = 10**7  # of a size
+# Far above any existing model: a larger number is a typo, and would exhaust memory.
+LARGEST = 10**7  # maximum of a size
 _MOST_PARAMETERS = 10**11
 
-# The activations, {our name: other names of the same function}, most of them Hugging Face's. GELU has two
-# forms: Google's with tanh and the exact one with the error function. A plain `gelu` may be either: see
-# `activation_of`. `official.modeling.layers` has a row of the same name, which computes it.
+# The activations, {name here: other names of the same function}, mostly Hugging Face's. GELU has two forms:
+# Google's with tanh and the exact one with the error function. A plain `gelu` may be either: see
+# `activation_of`. `official.modeling.layers` has the functions.
 ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "gelu_tanh": ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"),
     "gelu_erf": ("gelu_python",),
@@ -492,20 +493,20 @@ _BERT_FIELDS = {field.name: field for field in dataclasses.fields(BertConfig)}
 KINDS: dict[str, type] = typing.get_type_hints(BertConfig)
 # Settings that change the computation and cannot be derived from shapes.
 WITHOUT_SHAPE = ("num_attention_heads", "hidden_act", "layer_norm_eps", "family")
-# Settings that only training reads.
+# Settings that only affect training.
 OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 
 
 def activation_of(values: dict) -> Any:
-    """Returns the name in ACTIVATIONS of what a model's JSON calls `hidden_act`.
+    """Returns the name in ACTIVATIONS of `hidden_act` in a model's JSON.
 
     Args:
-      values: of a bert_config.json, of a Hugging Face config.json, which `model_type` or `architectures`
-        tell, or the `model` of a run.
+      values: content of a bert_config.json, of a Hugging Face config.json, identified by `model_type` or
+        `architectures`, or the `model` of a run.
 
     Returns:
-      The name; None where the file says none and is not Hugging Face's, whose default is its `gelu`; what is
-      unknown as it is.
+      The name; None if the file lacks it and is not Hugging Face's, whose default is its `gelu`; unknown
+      names unchanged.
     """
     theirs = is_hugging_face(values)
     name = values.get("hidden_act", "gelu" if theirs else None)
@@ -519,9 +520,9 @@ def contradictions(model: BertConfig, values: dict, is_own_run: bool = False) ->
     'it has A, the model has B'.
 
     Args:
-      model: of the run.
-      values: of the checkpoint's JSON; missing keys are not compared.
-      is_own_run: whether the checkpoint is of the model's own run, and not one that it begins with.
+      model: configuration of the run.
+      values: content of the checkpoint's JSON; missing keys are not compared.
+      is_own_run: whether the checkpoint belongs to the model's run, and is not its initial checkpoint.
     """
     free = (_POSITIONS,) if is_own_run else _OF_A_RUN
     compared = {*WITHOUT_SHAPE, *model.family_row.without_shape} - {*free}
@@ -547,7 +548,7 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
     model = BertConfig(**sizes)
     if problem := next(_problems(model), None):
         raise ConfigError(f"{source}: {problem}")
-    # Sizes that its family gives it, where the file has not said them.
+    # Sizes that its family sets, if missing in the file.
     changed = {key: value for key, value in settings_of(model.family_row, {}).items() if key not in sizes}
     if not model.family_row.has_segments:
         changed["type_vocab_size"] = 0
@@ -561,17 +562,17 @@ def bert_config_from_dict(values: dict, source: str) -> BertConfig:
 
 
 def block_types() -> list[str]:
-    """Returns the kinds of encoder blocks: the names of the files in official/modeling/blocks, one a kind."""
+    """Returns the kinds of encoder blocks: the names of the files in official/modeling/blocks."""
     folder = pathlib.Path(__file__).parents[1] / "modeling" / "blocks"
     return sorted(path.stem for path in folder.glob("[a-z]*.py"))
 
 
 def _problems(model: BertConfig) -> Iterator[str]:
-    """Yields contradictions between sizes, and sizes that the family does not have."""
+    """Yields contradictions between sizes, and sizes that the family lacks."""
     hidden, heads, family = model.hidden_size, model.num_attention_heads, model.family_row
     if hidden % heads:
         yield f"hidden_size={hidden} is not divisible by num_attention_heads={heads}."
-    # The large matrices: of GroupBERT more, but no order of magnitude.
+    # The large matrices; GroupBERT has more, but in the same order of magnitude.
     taps = model.groupbert_conv_kernel_size * model.groupbert_conv_group_size if model.is_groupbert else 0
     rows = model.vocab_size + model.max_position_embeddings + model.type_vocab_size
     layer = (4 * hidden + 2 * model.intermediate_size + taps) * hidden
@@ -592,8 +593,8 @@ def _problems(model: BertConfig) -> Iterator[str]:
             if getattr(model, size) % getattr(model, key):
                 yield f"{size}={getattr(model, size)} is not divisible by {key}={getattr(model, key)}."
         if model.groupbert_conv_kernel_size % 2 == 0:
-            told = "expected an odd number of tokens: a token and as many neighbours on either side"
-            yield f"groupbert_conv_kernel_size={model.groupbert_conv_kernel_size}, {told}."
+            expected = "expected an odd number: a token, and the same number of neighbours on either side"
+            yield f"groupbert_conv_kernel_size={model.groupbert_conv_kernel_size}, {expected}."
     own = {each.block_type for each in FAMILIES.values()} - {BertConfig.block_type}
     if model.block_type != family.block_type and own & {model.block_type, family.block_type}:
         yield f"family={model.family!r} with block_type={model.block_type!r}, expected {family.block_type!r}."
@@ -609,12 +610,12 @@ def _problems(model: BertConfig) -> Iterator[str]:
     has_own_width = family.has_embedding_size and model.use_cls_layer
     if model.embedding_size not in (0, hidden) and not has_own_width:
         needs = ", ".join(name for name, other in FAMILIES.items() if other.has_embedding_size)
-        told = f"another size than hidden_size={hidden} needs family={needs} and use_cls_layer"
-        yield f"embedding_size={model.embedding_size}: {told}."
+        problem = f"another size than hidden_size={hidden} needs family={needs} and use_cls_layer"
+        yield f"embedding_size={model.embedding_size}: {problem}."
 
 
 def checked_sizes(values: dict, source: str) -> dict:
-    """Returns the model's sizes in a file that may lack some keys and have others. Raises
+    """Returns the model's sizes in a file that may lack some keys and have further ones. Raises
     ConfigError for wrong values."""
     return {key: checked_size(key, values[key], source) for key in _BERT_FIELDS if key in values}
 
@@ -622,16 +623,16 @@ def checked_sizes(values: dict, source: str) -> dict:
 def check_other_keys(values: dict, source: str) -> None:
     """Checks the keys of a configuration that are not sizes.
 
-    Files of Hugging Face's have `model_type` or `architectures`. An unknown key may come from a newer
-    version, and causes a warning. In Google's format, which people write by hand, it is an error, as is, in
-    any format, a key that looks like a missing size.
+    Hugging Face's files have `model_type` or `architectures`. There an unknown key may come from a newer
+    version, and causes a warning. In Google's format, which is written by hand, it is an error, as is, in any
+    format, a key that resembles a missing size.
 
     Args:
       values: the keys of Google's bert_config.json or of Hugging Face's config.json.
-      source: names the file in messages.
+      source: name of the file in messages.
 
     Raises:
-      ConfigError: for a value that means another model than BERT, and for unknown keys.
+      ConfigError: for a value of another model than BERT, and for unknown keys.
     """
     model_folder.check_values(values, model_folder.CONFIG, source)
     theirs = is_hugging_face(values)
@@ -645,12 +646,12 @@ def check_other_keys(values: dict, source: str) -> None:
 
 
 def is_hugging_face(values: dict) -> bool:
-    """Tells whether a model's configuration is in Hugging Face's format."""
+    """Returns whether a model's configuration is in Hugging Face's format."""
     return "model_type" in values or "architectures" in values
 
 
 def checked_size(key: str, value: Any, source: str) -> Any:
-    """Returns the value of a key of BertConfig. Raises ConfigError where it is of the wrong type or range."""
+    """Returns the value of a key of BertConfig. Raises ConfigError if it has the wrong type or range."""
     kind: Any = KINDS[key]
     if kind in (bool, str):
         valid = isinstance(value, kind)

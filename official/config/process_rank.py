@@ -22,22 +22,22 @@ _UNREAD = {
 
 
 def rank(config: Config) -> int:
-    """Returns the number of this process among those of its run, from 0. Raises ConfigError."""
+    """Returns the rank of this process in its run, from 0. Raises ConfigError."""
     return read_cluster(config).rank if BACKENDS[config.distribution_strategy].several_processes else 0
 
 
 def placed(
     layers: list[tuple[str, dict]], environment: Mapping[str, str]
 ) -> tuple[list[tuple[str, dict]], list[str]]:
-    """Returns layers of settings adapted to a process that is one of several, and lines for the log.
+    """Returns layers of settings, adapted if this process is one of several, and lines for the log.
 
-    Training processes get the strategy for several as a default; a chosen strategy for a single process is
-    reported. A process that times predictions (`predict_epochs`) gets its own folder, which overrides the
-    given one.
+    Training processes get the strategy for several processes as a default; a chosen strategy for a single
+    process is reported. A process that times predictions (`predict_epochs`) gets a separate folder, which
+    overrides the given one.
 
     Args:
-      layers: as of `official.config.build_config`.
-      environment: of this process.
+      layers: see `official.config.build_config`.
+      environment: environment variables of this process.
 
     Raises:
       ConfigError: if the launcher's variables contradict each other, or the launcher is unsupported: each
@@ -58,20 +58,20 @@ def placed(
     if trains:
         try:
             cluster = _of_several({}, environment)
-        except ConfigError:  # of what has no part in this run
+        except ConfigError:  # variables that do not concern this run
             cluster = None
-        told = f"--distribution_strategy={asked} trains alone. Together: --distribution_strategy={_TOGETHER}."
-        return layers, [f"{_place(cluster)}, but {told}"] if cluster else _nodes_without(environment)
+        line = f"--distribution_strategy={asked} trains alone. Together: --distribution_strategy={_TOGETHER}."
+        return layers, [f"{_place(cluster)}, but {line}"] if cluster else _nodes_without(environment)
     if settings.get("predict_epochs") is None or not isinstance(folder, str):
         return layers, []
     cluster = _of_several(settings, environment)
     if cluster is None:
         return layers, []
     own = {"model_dir": f"{folder.rstrip('/')}_rank_{cluster.rank}"}
-    told = f"which all predict alone to measure the time, this one in --model_dir={own['model_dir']}."
+    line = f"which all predict alone to measure the time, this one in --model_dir={own['model_dir']}."
     if not settings.get("init_checkpoint") and os.path.exists(os.path.join(folder, "checkpoint")):
         own["init_checkpoint"] = folder
-    return [*layers, (cluster.source, own)], [f"{_place(cluster)}, {told}"]
+    return [*layers, (cluster.source, own)], [f"{_place(cluster)}, {line}"]
 
 
 def _place(cluster: Cluster) -> str:
@@ -79,8 +79,8 @@ def _place(cluster: Cluster) -> str:
 
 
 def _nodes_without(environment: Mapping[str, str]) -> list[str]:
-    """Returns a log line if training stays on one of several nodes of a Slurm job, or in one of several pods
-    of a Kubernetes job; else none."""
+    """Returns a log line if training runs on only one of several nodes of a Slurm job, or in only one of
+    several pods of a Kubernetes job; otherwise none."""
     pod = environment.get("JOB_COMPLETION_INDEX", "")
     if pod not in ("", "0") and not environment.get("BERT_WORKERS"):
         return [
@@ -109,7 +109,7 @@ def _refuse_unread(environment: Mapping[str, str], count: int) -> None:
 
 
 def _of_several(settings: dict[str, Any], environment: Mapping[str, str]) -> Cluster | None:
-    """Returns the processes of this run; None if this one is alone."""
+    """Returns the processes of this run; None if there is only this one."""
     asked = {name: FIELDS[name].checked(settings.get(name), "settings") for name in _NAMING}
     cluster = find_cluster(SimpleNamespace(**asked), environment)
     return cluster if cluster and len(cluster.hosts) > 1 else None

@@ -1,4 +1,4 @@
-"""Rows of the table of settings, and the check of single values."""
+"""Rows of the table of settings, and validation of single values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LABELLED = (*CLASSIFY, *TAG)
 OWN_DATA = (*LABELLED, *EMBED)
 PREDICTING = (*SQUAD, *GLUE, *LABELLED)
 FINE_TUNING = (*SQUAD, *GLUE, *OWN_DATA)
-# Groups of back ends that know a setting.
+# Groups of back ends for the rows of settings.
 WORKERS, TPU, IPU = ("multi_worker_mirrored",), ("tpu",), ("ipu",)
 PIPELINED = ("pipeline", *IPU)
 REPLICATED = ("one_device", "mirrored", *WORKERS)
@@ -25,7 +25,7 @@ TRACED = (*REPLICATED, "pipeline")  # their devices are those of this machine, w
 TENSORFLOWS = (*TRACED, *TPU)
 ALONE = ("one_device", "mirrored", "pipeline", *TPU, *IPU)  # one process
 WHOLE = (*REPLICATED, *TPU, *IPU)  # a replica's gradients are on one device
-# Parts that settings have in a training, see `Field.training`.
+# Effects of settings on training, see `Field.training`.
 IDENTITY, RECIPE, LENGTH = "identity", "recipe", "length"
 _TYPES: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
 
@@ -35,26 +35,26 @@ class Field:
     """One setting.
 
     Attributes:
-      name: of the flag.
+      name: name of the flag.
       type: bool, int, float or str.
-      default: None where it is unset.
+      default: default value; None for unset.
       help: text for --help.
       choices: the allowed values of a string; empty: any.
-      by_step: whether it also takes numbers by step, see `values.read_by_step`.
-      minimum, maximum: of a number.
-      tasks: the tasks that read it; empty: all. Others refuse a value that is not the default.
-      backends: the values of --distribution_strategy that read it; empty: all. Others refuse it likewise.
-      needs: names of settings that must all be set; else this one must be at its default.
-      excludes: {name of an incompatible setting, or NAME=VALUE of one: why}.
-      only_with: (name of a setting, values of it that make this one read). With others, this one must be at
+      by_step: whether numbers by step are allowed, too, see `values.read_by_step`.
+      minimum, maximum: range of a number.
+      tasks: the tasks that use it; empty: all. Others refuse a value that is not the default.
+      backends: the values of --distribution_strategy that use it; empty: all. Others refuse it likewise.
+      needs: names of settings that must all be set; otherwise this one must be at its default.
+      excludes: {name of an incompatible setting, or NAME=VALUE: reason}.
+      only_with: (name of a setting, its values for which this one is used). With others, this one must be at
         its default, or off.
-      evaluation: whether the result of an evaluation of the same weights depends on it, or config -> whether.
-        A change invalidates earlier evaluations. None: the section's value.
-      training: its effect on the weights, or config -> effect. IDENTITY: another value is another run, and a
-        run that has begun refuses it. RECIPE: it may change until the run is over. LENGTH: how long the run
-        is; one that is over takes more steps, and no fewer. None: the weights do not depend on it. Default:
-        the section's value.
-      files: whether it names files or folders to read, so that two spellings of one path are equal.
+      evaluation: whether the result of an evaluation of the same weights depends on it, or a function of the
+        configuration. A change invalidates earlier evaluations. None: the section's value.
+      training: its effect on the weights, or a function of the configuration. IDENTITY: another value is
+        another run, and a run that has begun refuses it. RECIPE: it may change until the run has ended.
+        LENGTH: the length of the run, which a finished run may increase, but not decrease. None: no effect on
+        the weights. Default: the section's value.
+      files: whether it is a path of input files or folders, so that two spellings of one path are equal.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Field:
         return self.training(config) if callable(self.training) else self.training
 
     def is_same(self, one: Any, other: Any, folder: str = "") -> bool:
-        """Tells whether two values are equivalent.
+        """Returns whether two values are equivalent.
 
         Args:
           one: the earlier value.
@@ -92,15 +92,15 @@ class Field:
         return paths in (_resolved(one), _resolved(one, folder))
 
     def changes_evaluation(self, config: Any) -> bool:
-        """Tells whether an evaluation of this configuration depends on the setting."""
+        """Returns whether an evaluation of this configuration depends on the setting."""
         return self.evaluation(config) if callable(self.evaluation) else bool(self.evaluation)
 
     def checked(self, value: Any, source: str) -> Any:
-        """Converts and checks a value; None, and "" for a setting that may be unset, give the default.
+        """Converts and checks a value; None, and "" for a setting that may be unset, become the default.
 
         Args:
-          value: as a flag or JSON has it.
-          source: where it comes from, for messages.
+          value: value from a flag or JSON.
+          source: its source, for messages.
 
         Raises:
           ConfigError: for a value of the wrong type or range, or none of the choices.
@@ -111,7 +111,7 @@ class Field:
         received = f"{source}: {self.name}={shown}"
         value = self._converted(value, received)
         if isinstance(value, str):
-            check_arguments([value])  # JSON can spell half characters
+            check_arguments([value])  # JSON can contain surrogates
             value = expanded(value)
         if not isinstance(value, self.type) or isinstance(value, bool) and self.type is not bool:
             raise ConfigError(f"{received}, expected a value of type {self.type.__name__}.")
@@ -119,14 +119,14 @@ class Field:
         return value
 
     def _converted(self, value: Any, received: str) -> Any:
-        """Returns numbers in the type of the setting: 3.0 for an integer is 3, 5 for a text is "5"."""
+        """Returns numbers in the type of the setting: 3.0 for an integer is 3, 5 for a string is "5"."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return value
         if self.type is str:
             return str(value)
         if self.type not in (int, float):
             return value
-        if not -(2**63) < value < 2**63:  # false for NaN, too
+        if not -(2**63) < value < 2**63:  # also false for NaN
             raise ConfigError(f"{received}, expected a finite number.")
         if self.type is int and value != int(value):
             raise ConfigError(f"{received}, expected an integer.")
@@ -153,32 +153,32 @@ def setting(default: Any, **traits: Any) -> Any:
 
     The attribute's name is the setting's, and its text in the dataclass's docstring is the help. Its
     annotation is the type in a validated configuration: `| None` where it may still be unset there, plain
-    where validation demands it (model_dir) or fills it in (num_steps_per_epoch).
+    if validation requires it (model_dir) or fills it in (num_steps_per_epoch).
 
     Args:
-      default: None where it is unset.
-      **traits: of `Field`, from choices on.
+      default: default value; None for unset.
+      **traits: attributes of `Field`, from choices on.
     """
     return dataclasses.field(default=default, metadata=traits)
 
 
 class Section:
-    """Settings that belong together.
+    """A group of settings.
 
     Args:
-      title: for --help.
+      title: title in --help.
       rows: a dataclass whose attributes are `setting`s.
-      evaluation: default of its rows. Sections on data and predictions use True: a forgotten setting then
+      evaluation: default of its rows. Sections on data and predictions use True, so that a forgotten trait
         costs an evaluation instead of a wrong result.
-      training: likewise. Sections on data and updates use RECIPE: a forgotten setting is then refused once a
-        run is over.
+      training: likewise. Sections on data and updates use RECIPE, so that a changed setting is refused after
+        the run.
     """
 
     def __init__(self, title: str, rows: type, evaluation: bool, training: str | None = None):
         self.title = title
         self.evaluation = evaluation
         own, texts = {"evaluation": evaluation, "training": training}, attribute_texts(rows.__doc__)
-        # Annotations are text, in every version of Python: each file of settings postpones them. Under
+        # Annotations are strings in every version of Python, since all files of settings postpone them. Under
         # python -OO there is no help; commands, which show it, refuse that.
         self.fields = tuple(
             Field(
@@ -193,6 +193,6 @@ class Section:
 
 
 def _resolved(paths: str, folder: str = "") -> list[str]:
-    """Returns the absolute paths of a comma-separated list, links followed."""
+    """Returns the absolute paths of a comma-separated list, with links resolved."""
     parts = [part.strip() for part in paths.split(",")]
     return [part if is_remote(part) else os.path.realpath(os.path.join(folder, part)) for part in parts]

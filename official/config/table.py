@@ -12,7 +12,7 @@ from official.config.backends import BACKENDS
 from official.config.model import BertConfig
 from official.config.settings import data, devices, optimization, run
 
-# In the order of --help and config.json.
+# In order of --help and config.json.
 SECTIONS = (
     run.JOB,
     devices.MODEL,
@@ -106,7 +106,7 @@ def upgraded(saved: dict[str, Any]) -> dict[str, Any]:
     options = {option: saved.pop(name) for name, option in _IPU_OPTIONS.items() if name in saved}
     backend = BACKENDS.get(str(saved.get("distribution_strategy")))
     if options and backend and backend.graphcore_rules:
-        given = saved.get("ipu_options")  # over a saved file: --config.ipu_options
+        given = saved.get("ipu_options")  # on top of a saved file: --config.ipu_options
         saved["ipu_options"] = " ".join(filter(None, (_options_of_ipus().written(options), given)))
     if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
         saved.pop("matmul_precision", None)
@@ -152,7 +152,7 @@ class Config(
       model: the model's sizes.
     """
 
-    model: BertConfig = cast(BertConfig, None)  # validation requires it
+    model: BertConfig = cast(BertConfig, None)  # set by validation
 
     @functools.cached_property
     def ipu(self) -> Any:
@@ -167,5 +167,5 @@ class Config(
 
 
 def replaced(config: Config, **values: Any) -> Config:
-    """Returns the configuration with some other values, which are not checked."""
+    """Returns the configuration with some values replaced, without validation."""
     return dataclasses.replace(config, **values)

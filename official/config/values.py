@@ -1,4 +1,4 @@
-"""Forms of settings that hold several values: by step, a window of steps, hosts, bytes, stages."""
+"""Parsers of settings with several values or units: by step, a window of steps, hosts, bytes, stages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from official.config.table import Config
 
 
-# Keras' policy of each value of --dtype, and of int8, which has float32 beside its products of bytes.
+# Keras' policy of each value of --dtype, and of int8, which has float32 around its 8-bit products.
 POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16", "int8": "float32"}
 
 
@@ -27,16 +27,16 @@ _EXPECTED = 'expected JSON of step and value with a step 0, such as {"0": 1e-4, 
 
 
 def read_by_step(text: str, name: str) -> dict[int, float]:
-    """Returns {step: value}, in the order of the steps; a value holds from its step on. Empty for a text that
-    is no JSON object.
+    """Returns {step: value}, sorted by step; a value holds from its step on. Empty for a text that is not a
+    JSON object.
 
     Args:
-      text: of the setting.
-      name: of the setting, for messages.
+      text: value of the setting.
+      name: name of the setting, for messages.
 
     Raises:
-      ConfigError: for an object that does not read so, a step below 0 or twice, a value that is negative or
-        not finite, or where nothing is said of step 0.
+      ConfigError: for an object of another form, a step below 0 or twice, a value that is negative or not
+        finite, or a missing step 0.
     """
     if not text.lstrip().startswith("{"):
         return {}
@@ -49,13 +49,13 @@ def read_by_step(text: str, name: str) -> dict[int, float]:
         raise ConfigError(f"{name}={text[:100]} has a step twice. Drop one of the two.")
     if min(found, default=1) != 0:
         raise ConfigError(
-            f"{name}={text[:100]} must say the value of step 0 and of no step before: {_EXPECTED}."
+            f"{name}={text[:100]} must have a value for step 0 and none for earlier steps: {_EXPECTED}."
         )
     return dict(sorted(found.items()))
 
 
 def at_step(values: dict[int, float], step: int) -> float:
-    """Returns the value of the greatest step that is `step` or before it."""
+    """Returns the value of the last step that is not after `step`."""
     return values[max(start for start in values if start <= step)]
 
 
@@ -83,11 +83,11 @@ def read_steps(text: str) -> tuple[int, int]:
 
 
 def window(config: Config, step: int, last_step: int) -> tuple[int, int] | None:
-    """Returns (first, last) of the steps that a process profiles; None where there are none.
+    """Returns (first, last) of the steps that a process profiles; None for none.
 
     Args:
-      config: of the run.
-      step: updates done where the process begins.
+      config: configuration of the run.
+      step: updates done at the start of the process.
       last_step: the last update of the run.
     """
     if config.profile_steps:
@@ -107,14 +107,14 @@ _MOST_HOSTS, _MOST_COUNTS = 10**6, 64
 
 
 def read_host_counts(text: str) -> tuple[int, ...]:
-    """Returns the numbers of hosts that a text names, rising.
+    """Returns the numbers of hosts in a text, ascending.
 
     Args:
       text: numbers and ranges, comma-separated. 1..4096 is 1, 2, 4 and so on, doubled up to 4096, which is
-        always one of them.
+        always included.
 
     Raises:
-      ConfigError: for what is no such list, or too long.
+      ConfigError: for a malformed or too long list.
     """
     counts: set[int] = set()
     for part in text.split(","):
@@ -122,7 +122,7 @@ def read_host_counts(text: str) -> tuple[int, ...]:
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
         if not 0 < first <= last <= _MOST_HOSTS:
             raise ConfigError(
-                f"plan_hosts={text[:100]}: {part.strip()[:40]!r} is no number of hosts and no range, such as"
+                f"plan_hosts={text[:100]}: {part.strip()[:40]!r} is not a number of hosts or a range, such as"
                 f" 1..4096, from 1 to {_MOST_HOSTS:,}. Change --plan_hosts."
             )
         counts |= {first << doubled for doubled in range((last // first).bit_length())} | {last}
@@ -140,8 +140,8 @@ def read_host_counts(text: str) -> tuple[int, ...]:
 
 _GB, _GIB = 10**9, 2**30
 
-# As the makers state it. NVIDIA: data sheets of V100 (16 and 32 GB), A100 (40 and 80 GB) and H100 (80 GB).
-# Google: Cloud TPU system architecture, 32 GiB a chip of TPU v3, which has two cores, and of TPU v4.
+# According to the manufacturers. NVIDIA: data sheets of V100 (16 and 32 GB), A100 (40 and 80 GB) and H100 (80
+# GB). Google: Cloud TPU system architecture, 32 GiB a chip of TPU v3, which has two cores, and of TPU v4.
 # Graphcore: 900 MB of In-Processor-Memory in a Colossus Mk2 (GC200); its streaming memory is not counted.
 DEVICE_BYTES = {
     "v100-16gb": 16 * _GB,
@@ -158,8 +158,8 @@ _NUMBER = re.compile(r"(\d+\.?\d*(?:e\+?\d{1,2})?)\s*([a-z]*)")
 
 
 def device_bytes(text: str) -> int:
-    """Returns the bytes of memory of a device: of a name of `DEVICE_BYTES`, or a number of bytes, as 16e9 or
-    16GB. Raises ConfigError for anything else."""
+    """Returns the bytes of memory of a device: a name in `DEVICE_BYTES`, or a number of bytes, such as 16e9
+    or 16GB. Raises ConfigError for anything else."""
     lowered = text.strip().lower()
     if lowered in DEVICE_BYTES:
         return DEVICE_BYTES[lowered]
@@ -175,15 +175,15 @@ def device_bytes(text: str) -> int:
 
 
 def gpu_memory_bytes(text: str) -> int | None:
-    """Returns the bytes that --gpu_memory takes of a GPU at most; None for grow and all. Raises ConfigError
-    for anything else than these and a number above 0, of GB."""
+    """Returns the maximum bytes that --gpu_memory takes of a GPU; None for grow and all. Raises ConfigError
+    for anything other than these and a number of GB above 0."""
     if text in ("grow", "all"):
         return None
     try:
         count = float(text) * 1e9
     except ValueError:
         count = 0.0
-    if not 2**20 <= count < 2**63:  # TensorFlow counts in MiB; false for NaN, too
+    if not 2**20 <= count < 2**63:  # TensorFlow counts in MiB; also false for NaN
         raise ConfigError(
             f"gpu_memory={text[:100]!r} is not grow, all or a number of GB above 0, such as 16 or 7.5"
             f"{suggest(text, ('grow', 'all'))}. Change --gpu_memory."
@@ -195,7 +195,7 @@ def gpu_memory_bytes(text: str) -> int | None:
 # Stages of a pipeline
 
 
-# Graphcore's names of the parts of a model, of their TensorFlow 1 and TensorFlow 2 programs.
+# Graphcore's names of the parts of a model, in their TensorFlow 1 and TensorFlow 2 programs.
 NAMES = (
     "emb", "pos", "hid", "enc_out", "pool", "mlm", "nsp", "heads", "loc", "qa_head", "glu", "glu_reg",
     "glue_head",
@@ -211,7 +211,7 @@ def read_stages(text: str) -> int | list[list[str]]:
       text: `5`, `emb+pos / hid*12 / hid*12 / mlm+nsp`, or a JSON list of lists of names.
 
     Raises:
-      ConfigError: for another text, and for a name that they do not have.
+      ConfigError: for a malformed text, and for an unknown name.
     """
     if re.fullmatch(r"\s*\d+\s*", text):
         if len(text.strip()) > 4 or not int(text):
@@ -261,7 +261,7 @@ def read_devices(text: str) -> tuple[int, ...]:
     """Parses --device_mapping, `0,1,2,3,0` or a JSON list of numbers: returns the device of each stage.
 
     Raises:
-      ConfigError: for another text.
+      ConfigError: for a malformed text.
     """
     expected = "whole numbers from 0, one a stage: 0,1,2,3,0"
     if text.lstrip().startswith("["):

@@ -24,23 +24,23 @@ from official.io.errors import ConfigError
 # Rows, and readers of values
 
 
-# Target of a value: one of our settings, `model.KEY` for a size of the model, or, with @, a term of
-# `official.graphcore.configuration_terms`, which combines several terms into settings.
+# Target of a value: one of this project's settings, `model.KEY` for a size of the model, or, with @, a term
+# of `official.graphcore.configuration_terms`, which combines several terms into settings.
 IPU_ONLY = "IPU only"
 NOT_NEEDED, UNLIKE_THEIRS = "not needed", "unlike their program"
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Meaning of a foreign key.
+    """Meaning of a key of a Graphcore file.
 
     Attributes:
       to: a setting's name, one of the options of IPUs, `model.KEY`, `@TERM`, IPU_ONLY or NOT_NEEDED.
-      read: their value -> ours; None: as it is.
-      why: of NOT_NEEDED, for people.
-      same: of NOT_NEEDED, the value with which theirs does what is done here; (): whatever it is.
-      backends: of a term, the values of --distribution_strategy that know it; empty: all. Elsewhere the key
-        is IPU_ONLY. Of a setting its own row in the table of settings says so.
+      read: function from their value to the one here; None: unchanged.
+      why: explanation for NOT_NEEDED, for notes.
+      same: for NOT_NEEDED, the values with which their program does the same as this one; (): any.
+      backends: for a term, the values of --distribution_strategy that support it; empty: all. For others the
+        key is IPU_ONLY. For a setting, its row in the table of settings decides.
     """
 
     to: str
@@ -56,7 +56,7 @@ class Row:
         return f"{NOT_NEEDED if is_same else UNLIKE_THEIRS}: {self.why}"
 
     def is_known_to(self, backend: str) -> bool:
-        """Tells whether a back end supports the key."""
+        """Returns whether a back end supports the key."""
         known = self.backends or (IPU if self.to in IPU_OPTIONS else ())
         known = known or (FIELDS[self.to].backends if self.to in FIELDS else ())
         return not known or backend in known
@@ -66,7 +66,7 @@ Table = dict[str, Row]
 
 
 def may_lack_value(row: Row) -> bool:
-    """Tells whether an option may stand on a command line without a value."""
+    """Returns whether an option may have no value on a command line."""
     return row.read in (truth, truth_or_unsaid, inverse) or row.to in (IPU_ONLY, NOT_NEEDED)
 
 
@@ -75,7 +75,7 @@ def may_lack_value(row: Row) -> bool:
 
 
 def number(value: Any) -> float | int:
-    """Returns a number, also from text: YAML reads 5e-5 as text.
+    """Returns a number, also from a string: YAML reads 5e-5 as a string.
 
     Raises:
       ConfigError: if it is not a number.
@@ -107,14 +107,14 @@ def count(value: Any) -> int:
 
 
 def text(value: Any) -> str:
-    """Returns a text, such as a path. Raises ConfigError for another value."""
+    """Returns a string, such as a path. Raises ConfigError for another value."""
     if not isinstance(value, str):
         raise ConfigError("expected a text")
     return value
 
 
 def truth(value: Any) -> bool:
-    """Returns a boolean, also from text. Raises ConfigError for another value."""
+    """Returns a boolean, also from a string. Raises ConfigError for another value."""
     word = str(value).lower()
     if word not in ("true", "false"):
         raise ConfigError("expected true or false")
@@ -132,17 +132,18 @@ def inverse(value: Any) -> bool:
 
 
 def files(value: Any) -> str | None:
-    """Returns paths, a list or a text, as our comma-separated list; None for none."""
+    """Returns paths, a list or a string, as a comma-separated list; None for none."""
     return ",".join(map(str, value)) if isinstance(value, list) else value or None
 
 
 def as_json(value: Any) -> str | None:
-    """Returns an object as the JSON of a setting; a text, such as a file's path, stays."""
+    """Returns an object as the JSON of a setting; a string, such as a file's path, is unchanged."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
 def counts(value: Any) -> list[int]:
-    """Returns whole numbers of 0 or more, of a list or a text with commas. Raises ConfigError for others."""
+    """Returns whole numbers of 0 or more, from a list or a comma-separated string. Raises ConfigError for
+    others."""
     parts = value.strip("[]").split(",") if isinstance(value, str) else value
     found = [whole(each) for each in parts] if isinstance(parts, list) else []
     if not found or min(found) < 0:
@@ -151,12 +152,13 @@ def counts(value: Any) -> list[int]:
 
 
 def devices(value: Any) -> str:
-    """Returns the devices of stages, a list or a text, as our setting has them: 0,1,2,3,0."""
+    """Returns the devices of stages, a list or a string, in the form of the setting: 0,1,2,3,0."""
     return ",".join(map(str, counts(value)))
 
 
 def stages(value: Any) -> str:
-    """Returns a list of lists of names, or a text, as our setting has it: emb+pos / hid*12 / mlm+nsp."""
+    """Returns a list of lists of names, or a string, in the form of the setting: emb+pos / hid*12 /
+    mlm+nsp."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not all(isinstance(stage, list) for stage in value):
@@ -165,7 +167,7 @@ def stages(value: Any) -> str:
 
 
 def placement(value: Any) -> list[tuple[int, int]]:
-    """Returns (device, blocks) of each stage, of [[device, [blocks of attention, of feed-forward]], ...].
+    """Returns (device, blocks) of each stage, from [[device, [blocks of attention, of feed-forward]], ...].
 
     Raises:
       ConfigError: for another value.
@@ -177,7 +179,7 @@ def placement(value: Any) -> list[tuple[int, int]]:
 
 
 def powers(value: Any) -> list[float]:
-    """Returns [power of the warm-up, power of the decay] of a list, or [power of both] of a number."""
+    """Returns [power of the warm-up, power of the decay] from a list, or [power of both] from a number."""
     if isinstance(value, str):
         value = value.replace(",", " ").split()
     found = [number(each) for each in value] if isinstance(value, list) else [number(value)]
@@ -187,7 +189,7 @@ def powers(value: Any) -> list[float]:
 
 
 def of(names: dict[str, Any]) -> Callable[[Any], Any]:
-    """Returns a reader of one of several names, in any case."""
+    """Returns a reader of one of several names, case-insensitively."""
 
     def read(value: Any) -> Any:
         found = {name.lower(): ours for name, ours in names.items()}
@@ -199,12 +201,12 @@ def of(names: dict[str, Any]) -> Callable[[Any], Any]:
 
 
 def loss_scale(value: Any) -> str | None:
-    """Returns a loss scale as our setting has it, a text."""
+    """Returns a loss scale as the string of the setting."""
     return None if value is None else f"{number(value):g}"
 
 
 def shares(value: Any) -> str:
-    """Returns a number, a list of them or a text of them as our setting has it: 0.1,0.2."""
+    """Returns a number, a list, or a string of numbers in the form of the setting: 0.1,0.2."""
     if isinstance(value, str):
         value = value.replace(",", " ").split()
     found = value if isinstance(value, list) else [value]
@@ -237,8 +239,8 @@ _BACKENDS = {
 
 
 def _row(ours: str, read: Callable[[Any], Any] | None = None) -> Row:
-    """Returns the row of a key by its meaning here. A value is converted by its reader, else by that of the
-    term or setting, or of its type; else it is unchanged."""
+    """Returns the row of a key by its meaning here. A value is converted by its reader, otherwise by that of
+    the term or setting, or of its type; otherwise it is unchanged."""
     kind = KINDS[ours[len("model.") :]] if ours.startswith("model.") else None
     if ours in FIELDS or ours in IPU_OPTIONS:
         kind = {**IPU_OPTIONS, **FIELDS}[ours].type
@@ -255,12 +257,12 @@ class Family:
     """A kind of files.
 
     Attributes:
-      name: also of its folder in configs/graphcore/.
-      label: for people.
-      table: of its keys, in older spellings, too.
-      defaults: {key: value} where a file says nothing.
+      name: name of the kind, also of its folder in configs/graphcore/.
+      label: display name.
+      table: rows of its keys, including older spellings.
+      defaults: {key: value} for missing keys.
       nested: keys whose values hold keys; {"a": {"b": 1}} is the key a.b.
-      older: {key of an earlier version of its program: key of today}.
+      older: {key of an earlier version of its program: current key}.
     """
 
     name: str
@@ -272,7 +274,7 @@ class Family:
 
 
 def _table(rows: Mapping[str, Any]) -> Table:
-    """Returns the rows of a kind of files in configuration_keys.yml; see there."""
+    """Returns the rows of a kind of files from configuration_keys.yml; see there."""
     found: Table = {}
     for pair in rows["keys"].split():
         theirs, _, ours = pair.rpartition("=")
@@ -305,7 +307,7 @@ def _families(tables: Mapping[str, Any]) -> dict[str, Family]:
 
 
 _UNREAD = _TABLES.pop("unread")
-# Term -> the settings in which it shows.
+# {term: settings that it affects}
 SHOWN = {term: fields.split() for fields, terms in _TABLES.pop("shown").items() for term in terms.split()}
 # Command-line options of all their programs.
 OPTIONS = _table(_TABLES.pop("options"))
@@ -316,8 +318,8 @@ def check_program(values: Mapping[str, Any], source: str) -> None:
     """Raises ConfigError for a file of an unsupported program of Graphcore's.
 
     Args:
-      values: of the file, with dots in nested keys.
-      source: names it in messages.
+      values: values of the file, nested keys with dots.
+      source: name of the file in messages.
     """
     for program, pattern, meant in _UNREAD:
         for key, value in values.items():

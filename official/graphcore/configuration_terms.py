@@ -29,10 +29,9 @@ def settle_pipeline(
     """Returns the settings of the pipeline; none if the back end has no pipeline.
 
     Args:
-      settings: of the keys that are settings.
-      terms: pipeline_schedule, layers_per_ipu, encoder_start and placement, as far as they are said, and the
-        task.
-      base: of all settings the value so far, those of the command line, too.
+      settings: values of the keys that are settings.
+      terms: pipeline_schedule, layers_per_ipu, encoder_start and placement, if given, and the task.
+      base: current values of all settings, including those of the command line.
     """
     backend = base["distribution_strategy"]
     if backend not in PIPELINED:
@@ -45,14 +44,14 @@ def settle_pipeline(
         found |= _of_blocks(enumerate(terms["layers_per_ipu"], terms.get("encoder_start", 0)), terms)
     if terms.get("pipeline_schedule"):
         theirs, ours = terms["pipeline_schedule"], SCHEDULES[backend]
-        found["pipeline_schedule"] = theirs if theirs in ours else ours[0]  # the usual one
+        found["pipeline_schedule"] = theirs if theirs in ours else ours[0]  # the default
     if BACKENDS[backend].graphcore_rules:
         if terms.get("replicas") and base["replicas"] == 1:
             found["replicas"] = terms["replicas"]
         if "recomputation" in terms:
             found["recompute"] = "block" if terms["recomputation"] else "none"
         found |= _whole_calls({**base, **settings}, terms)
-    if base.get("pipeline_stages"):  # other stages on the command line have other devices
+    if base.get("pipeline_stages"):  # stages of the command line need other devices
         found["device_mapping"] = None
     return found | {name: base[name] for name in _NAMES if base.get(name)}
 
@@ -73,12 +72,12 @@ def _whole_calls(values: Mapping[str, Any], terms: dict[str, Any]) -> dict[str, 
 
 
 def settle_limits(settings: dict[str, Any], terms: dict[str, Any], base: Mapping[str, Any]) -> None:
-    """Changes values that their programs accept and the run on IPUs here refuses, with notes.
+    """Changes values that their programs accept and runs on IPUs here refuse, with notes.
 
     Args:
-      settings: of the whole file, with dtype and replicas.
-      terms: gets the notes.
-      base: of all settings the value so far.
+      settings: settings of the whole file, with dtype and replicas.
+      terms: receives the notes.
+      base: current values of all settings.
     """
     if not BACKENDS[base["distribution_strategy"]].graphcore_rules:
         return
@@ -87,18 +86,18 @@ def settle_limits(settings: dict[str, Any], terms: dict[str, Any], base: Mapping
     if settings.get("replicated_tensor_sharding") and alone:
         settings["replicated_tensor_sharding"] = False
         _note(
-            terms, "replicated_tensor_sharding=false: here it shares out offloaded state to several replicas"
+            terms, "replicated_tensor_sharding=false: here it shards offloaded state among several replicas"
         )
     if values["dtype"] == "fp16" and not values["loss_scale"]:
         settings["loss_scale"] = "1"
-        _note(terms, "loss_scale=1, which no key says: steps on IPUs skip no update")
+        _note(terms, "loss_scale=1, since no key sets it: steps on IPUs never skip an update")
 
 
 def _of_blocks(blocks: Iterable[tuple[int, int]], terms: Mapping[str, Any]) -> dict[str, str]:
-    """Returns stages and devices of (device, number of blocks) of each stage.
+    """Returns stages and devices from (device, number of blocks) of each stage.
 
-    Their PopART and PyTorch programs put the embeddings on the first IPU, the heads of pre-training beside
-    them, and those of fine-tuning on the last.
+    Their PopART and PyTorch programs put the embeddings on the first IPU, the heads of pre-training on the
+    same one, and those of fine-tuning on the last.
 
     Source: examples v3.4.1 nlp/bert/pytorch/modeling.py; squad_wrap_final_layer of v2.4.0
     applications/popart/bert.
@@ -119,7 +118,7 @@ def _of_blocks(blocks: Iterable[tuple[int, int]], terms: Mapping[str, Any]) -> d
 
 
 def num_pipeline_devices(found: Mapping[str, Any]) -> int:
-    """Returns the devices of a replica, of what `settle_pipeline` returns; 1 without a pipeline."""
+    """Returns the devices of a replica from the result of `settle_pipeline`; 1 without a pipeline."""
     if found.get("device_mapping"):
         return max(read_devices(found["device_mapping"])) + 1
     return _num_stages(found)
@@ -131,14 +130,15 @@ def _num_stages(found: Mapping[str, Any]) -> int:
 
 
 def rounded_up(accumulation: int, found: Mapping[str, Any], trains: bool) -> int:
-    """Returns the micro batches that Graphcore's pipelining takes: grouped, multiples of its passes.
+    """Returns a number of micro batches that Graphcore's pipelining supports: if grouped, a multiple of its
+    passes.
 
-    Their PopART and PyTorch programs take any number; those of TensorFlow round up. 2048 is 2050 in five
-    stages, as the TensorFlow configurations of the same runs have it.
+    Their PopART and PyTorch programs support any number; those of TensorFlow round up. 2048 is 2050 in five
+    stages, as in the TensorFlow configurations of the same runs.
 
     Args:
-      accumulation: micro batches of a step that are asked for.
-      found: of `settle_pipeline`.
+      accumulation: requested micro batches of a step.
+      found: result of `settle_pipeline`.
       trains: whether there are backward passes.
     """
     stages = _num_stages(found)
@@ -153,8 +153,8 @@ def rounded_up(accumulation: int, found: Mapping[str, Any], trains: bool) -> int
 # Batches and steps
 
 
-# Sequences of a whole run of their TensorFlow 2 programs, by the length of a sequence; other lengths are
-# those of phase 2.
+# Sequences of a whole run of their TensorFlow 2 programs, by sequence length; for other lengths those of
+# phase 2.
 _TF2_SAMPLES = {128: 460_849_152}
 _TF2_SAMPLES_PHASE_2 = 34_239_360
 
@@ -163,17 +163,16 @@ def settle_batch(terms: dict[str, Any], base: Mapping[str, Any]) -> dict[str, in
     """Returns the batch settings.
 
     Args:
-      terms: micro, accumulation, replicas, global and packing_factor, as far as they are known.
-      base: settings so far, with those of the command line: what is known of the devices here, and of
-        the batch where no term says it.
+      terms: micro, accumulation, replicas, global and packing_factor, if known.
+      base: current settings, including those of the command line: devices, and the batch if no term sets it.
 
     Returns:
-      train_batch_size and num_accumulation_steps, and of an inference eval_batch_size. A micro batch is as
-      large as theirs where the number of devices is known; else one accumulation here is one there, on all
-      their replicas.
+      train_batch_size and num_accumulation_steps, and for inference eval_batch_size. A micro batch is as
+      large as theirs if the number of devices is known; otherwise the accumulation is the same as theirs, for
+      all their replicas together.
 
     Raises:
-      ConfigError: where the global batch is not divisible by the rest.
+      ConfigError: if the global batch is not divisible by the rest.
     """
     if not {"micro", "accumulation", "replicas", "global"} & set(terms):
         return {}
@@ -213,8 +212,8 @@ def _as_pipelines_take(accumulation: int, terms: dict[str, Any], base: Mapping[s
     trains = not terms.get("inference") if asked is None else asked
     taken = rounded_up(accumulation, base, trains)
     if taken != accumulation:
-        told = "a grouped pipeline on IPUs takes so many"
-        _note(terms, f"num_accumulation_steps={taken}, not {accumulation}: {told}")
+        reason = "a grouped pipeline on IPUs needs a multiple"
+        _note(terms, f"num_accumulation_steps={taken}, not {accumulation}: {reason}")
     return taken
 
 
@@ -223,7 +222,7 @@ def _backend(base: Mapping[str, Any]) -> BackendTraits:
 
 
 def devices_here(base: Mapping[str, Any]) -> int | None:
-    """Returns the number of replicas that the settings ask for; None where all devices are to be used."""
+    """Returns the number of replicas in the settings; None for all devices."""
     backend, of_replica = _backend(base), 1
     if backend.graphcore_rules:
         return base["replicas"]
@@ -236,13 +235,13 @@ def devices_here(base: Mapping[str, Any]) -> int | None:
 def settle_steps(
     terms: dict[str, Any], batch_size: int, length: int, family: str | None, makes_data_up: bool
 ) -> dict[str, int | bool | None]:
-    """Returns the steps of a run: as given, or computed from its sequences.
+    """Returns the steps of a run: given, or computed from its sequences.
 
     Args:
-      terms: steps, epochs, samples and duplication, as far as they are known; gets the notes.
-      batch_size: sequences of a step.
-      length: of a sequence; their TensorFlow 2 programs know how many there are of each length.
-      family: of the file.
+      terms: steps, epochs, samples and duplication, if known; receives the notes.
+      batch_size: sequences per step.
+      length: length of a sequence; their TensorFlow 2 programs assume a number of sequences per length.
+      family: kind of the file.
       makes_data_up: whether records are generated; their programs then generate one step per epoch.
     """
     steps = terms.get("steps")
@@ -259,8 +258,8 @@ def settle_steps(
         return {"num_steps_per_epoch": 1, "num_train_epochs": terms["epochs"]}
     copies = terms.get("duplication", 1)
     if copies > 1:
-        told = f"one of the {copies} copies of each, as their program counts epochs, is a {copies}th of it"
-        _note(terms, f"an epoch is once through all records: {told}")
+        theirs = f"their program counts one of the {copies} copies of each, a {copies}th of it"
+        _note(terms, f"an epoch is one pass over all records: {theirs}")
     return {"num_steps_per_epoch": 0, "num_train_epochs": terms["epochs"]}
 
 
@@ -268,8 +267,8 @@ def settle_warmup(terms: Mapping[str, Any], steps: int | None) -> dict[str, floa
     """Returns the warm-up steps: a number below 1 is a share of all steps, rounded down.
 
     Args:
-      terms: warmup, or warmup_share, which is a share whatever its value.
-      steps: of the run; None where the data will say.
+      terms: warmup, or warmup_share, which is always a share.
+      steps: steps of the run; None if they depend on the data.
     """
     share = terms.get("warmup_share", terms.get("warmup"))
     if share is None:
@@ -285,8 +284,8 @@ def settle_warmup(terms: Mapping[str, Any], steps: int | None) -> dict[str, floa
 # All terms of a file
 
 
-_FLOOR = 1e-7  # their schedules end there; PyTorch's at 0
-# As in configs/squad_*.flags: files of theirs do not say them.
+_FLOOR = 1e-7  # end of their schedules; PyTorch's end at 0
+# As in configs/squad_*.flags: their files lack them.
 _MADE_UP = ("generated_data", "synthetic_input", "use_synthetic_data")
 _TASK_OF_HEAD = {"qa_head": "squad", "glue_head": "glue", "loc": "squad", "glu": "glue", "glu_reg": "glue"}
 
@@ -294,13 +293,13 @@ _TASK_OF_HEAD = {"qa_head": "squad", "glue_head": "glue", "loc": "squad", "glu":
 def settle(
     settings: dict[str, Any], terms: dict[str, Any], base: Mapping[str, Any], family: str | None
 ) -> dict[str, Any]:
-    """Returns our settings of a configuration of theirs.
+    """Returns this project's settings for one of their configurations.
 
     Args:
-      settings: {setting: value} of the keys that are settings, `model.KEY` among them.
-      terms: {term: value} of the keys that are not.
-      base: of all settings the value so far, those of the command line, too.
-      family: name of the kind of file; None where options of theirs stand over a configuration of ours.
+      settings: {setting: value} of the keys that are settings, including `model.KEY`.
+      terms: {term: value} of the other keys.
+      base: current values of all settings, including those of the command line.
+      family: name of the kind of file; None for their options over a configuration of this project.
 
     Raises:
       ConfigError: for terms that contradict each other.
@@ -347,8 +346,8 @@ def _task(settings: Mapping[str, Any], terms: Mapping[str, Any]) -> str:
 
 
 def _settle_factor(terms: dict[str, Any], base: Mapping[str, Any]) -> None:
-    """Fills in the sequences of a packed row, which are said for each length; of files without them, those up
-    to SDK 2.5, the accumulation counts rows already."""
+    """Fills in the sequences of a packed row, which are given per length; in files without them, up to SDK
+    2.5, the accumulation already counts rows."""
     if terms.get("packed_data") and terms.get("packing_factor"):
         factors = {str(length): factor for length, factor in terms["packing_factor"].items()}
         length = str(base["max_seq_length"])
@@ -358,7 +357,7 @@ def _settle_factor(terms: dict[str, Any], base: Mapping[str, Any]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------
-# One part of a configuration each
+# Parts of a configuration
 
 
 def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family: str | None) -> None:
@@ -386,7 +385,7 @@ def _settle_optimization(settings: dict[str, Any], terms: dict[str, Any], family
 
 
 def _settle_their_updates(settings: dict[str, Any], terms: dict[str, Any], family: str) -> None:
-    """Fills in fixed behaviour of their programs: the start and end of a decay, the decayed weights, and
+    """Fills in fixed behaviour of their programs: start and end of a decay, the decayed weights, and
     clipping.
 
     Source: optimizers and schedules of examples v3.0.0 nlp/bert/tensorflow1, v3.4.0 nlp/bert/tensorflow2.
@@ -410,7 +409,7 @@ def _settle_their_updates(settings: dict[str, Any], terms: dict[str, Any], famil
 
 
 def _drop_unread(settings: dict[str, Any]) -> None:
-    """Drops settings that the optimizer or the schedule does not read; their files contain them anyway."""
+    """Drops settings that the optimizer or the schedule does not use; their files contain them anyway."""
     for name in [name for name in settings if name in FIELDS]:
         by, allowed = FIELDS[name].only_with or (name, (settings[name],))
         if settings.get(by, FIELDS[by].default) not in allowed:
@@ -447,8 +446,8 @@ def _settle_data(settings: dict[str, Any], terms: dict[str, Any], task: str) -> 
 
 
 def _settle_packing(settings: dict[str, Any], terms: dict[str, Any], base: Mapping[str, Any]) -> None:
-    """Fills in how many sequences a row has. PopART's files are packed before, PyTorch's say whether; made-up
-    records are packed while they are read."""
+    """Fills in the number of sequences per row. PopART's files are packed beforehand, PyTorch's say whether;
+    generated records are packed on the fly."""
     if not any(terms.get(name) for name in ("packs", "prepacked", "packed_data")):
         settings.pop("average_sequences_per_pack", None)
         return
@@ -460,7 +459,7 @@ def _settle_packing(settings: dict[str, Any], terms: dict[str, Any], base: Mappi
 
 
 def _settle_checkpoints(settings: dict[str, Any], terms: dict[str, Any], steps: int | None) -> None:
-    """Fills in how often weights are saved: in whole loops, which our metrics are."""
+    """Fills in the steps between checkpoints, in whole loops."""
     loop = settings.get("steps_per_loop")
     if settings.get("checkpoint_every_steps") and loop:
         settings["checkpoint_every_steps"] = -(-settings["checkpoint_every_steps"] // loop) * loop
@@ -473,7 +472,7 @@ def _settle_checkpoints(settings: dict[str, Any], terms: dict[str, Any], steps: 
 
 def _settle_family(settings: dict[str, Any], terms: dict[str, Any], family: str) -> None:
     """Fills in the model, and the implied settings of a family."""
-    if family in ("tf2", "pytorch"):  # always fp16; other families state it
+    if family in ("tf2", "pytorch"):  # always fp16; other families have a key for it
         settings.setdefault("dtype", "fp16")
     if settings.get("dtype") == "fp16":
         settings["dtype"] = terms["half"]
@@ -514,8 +513,8 @@ def model_of(sizes: dict[str, Any], terms: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the keys of a bert_config.json.
 
     Args:
-      sizes: as the file says them.
-      terms: groupbert, model_name, vocab_size, and the dropouts.
+      sizes: sizes in the file.
+      terms: groupbert, model_name, vocab_size, and the dropout rates.
     """
     model = {"vocab_size": BertConfig().vocab_size, **terms.get("model_name", {}), **sizes}
     if terms.get("vocab_size"):

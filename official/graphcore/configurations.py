@@ -1,4 +1,4 @@
-"""Configurations of Graphcore's BERT programs, and options of their commands, as settings of ours.
+"""Configurations of Graphcore's BERT programs, and options of their commands, as settings of this project.
 
 A file is recognised by its keys, which are translated one by one (`configuration_keys`); combinations of keys
 become settings (`configuration_terms`). No TensorFlow, no flags.
@@ -34,20 +34,20 @@ LEAVES = ("packing_factor", "lr_schedule_by_step", "loss_scaling_by_step")  # ob
 
 
 def family_of(values: Mapping[str, Any]) -> Family | None:
-    """Returns the family of a file, the one with most of its keys; None if it is ours.
+    """Returns the family of a file, the one with most of its keys; None for one of this project.
 
     Args:
-      values: of the file.
+      values: content of the file.
     """
     keys = set(flat(values, LEAVES))
     ours = sum(key.split(".")[0] in FIELDS or key.startswith("model.") for key in keys)
     known = {name: len(keys & set(family.table)) for name, family in FAMILIES.items()}
-    best = max(known, key=known.__getitem__)  # the first of equals: packed knows all of popart
+    best = max(known, key=known.__getitem__)  # ties: the first one, since packed has all keys of popart
     return FAMILIES[best] if known[best] > ours else None
 
 
 def check_known(values: Mapping[str, Any], family: Family, source: str) -> None:
-    """Raises ConfigError for unknown keys, all named with the nearest known one, and for a value in place of
+    """Raises ConfigError for unknown keys, each with the nearest known one, and for a value in place of
     nested keys."""
     for key in family.nested:
         if key in values:
@@ -63,7 +63,7 @@ def check_known(values: Mapping[str, Any], family: Family, source: str) -> None:
 
 
 def table_for(family: str | None) -> Table:
-    """Returns all options over a configuration of a family; None: over one of ours."""
+    """Returns all options for a configuration of a family; None: for one of this project."""
     return {**(FAMILIES[family].table if family else {}), **OPTIONS}
 
 
@@ -76,10 +76,10 @@ class Line:
     """Translation of one key.
 
     Attributes:
-      key: theirs; -- before an option of the command line.
-      value: theirs.
-      fields: our settings that it affects; empty if there are none.
-      note: IPU_ONLY, or why there are none.
+      key: their key; with -- in front for an option of the command line.
+      value: their value.
+      fields: settings here that it affects; empty for none.
+      note: IPU_ONLY, or the reason for no fields.
     """
 
     key: str
@@ -90,14 +90,14 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-    """A configuration of theirs.
+    """A translated configuration.
 
     Attributes:
-      settings: {setting: value}, `model` among them.
-      ipu_options: {name: value} of those in the setting of this name.
-      lines: the translation of each key, in their order.
-      added: names of the settings that follow from none of the keys alone.
-      notes: lines for people, about values that are not theirs.
+      settings: {setting: value}, including `model`.
+      ipu_options: {name: value} of the options in the setting of this name.
+      lines: the translation of each key, in order.
+      added: names of the settings that do not follow from single keys.
+      notes: lines about values that differ from theirs.
     """
 
     settings: dict[str, Any]
@@ -108,7 +108,7 @@ class Translation:
 
     @property
     def ipu_only(self) -> list[str]:
-        """The keys that only make sense on an IPU."""
+        """The keys that only apply to IPUs."""
         return [line.key for line in self.lines if line.note == IPU_ONLY]
 
 
@@ -119,30 +119,30 @@ def translate(
     options: Mapping[str, Any],
     base: Mapping[str, Any],
 ) -> Translation:
-    """Translates a configuration, and options over it.
+    """Translates a configuration, and options that override it.
 
     Args:
-      values: of the file, nested or flat; empty without one.
-      family: of the file.
-      source: names it in messages.
-      options: {name: value} of the command line, that are no settings of ours.
-      base: value of every setting so far, those of the command line among them; `name` is that of the
+      values: content of the file, nested or flat; empty without one.
+      family: kind of the file.
+      source: name of the file in messages.
+      options: {name: value} of command-line options that are not settings here.
+      base: current values of all settings, including those of the command line; `name` is the name of the
         configuration, for the run's folder, `half` the value of --dtype for their 16-bit numbers.
 
     Raises:
       ConfigError: for unknown keys, each named with the nearest known one, and values of another type.
     """
-    said: dict[str, Any] = {}
+    read: dict[str, Any] = {}
     lines: list[Line] = []
     table, backend = table_for(family.name if family else None), base["distribution_strategy"]
     if family:
-        told = flat(values, LEAVES)
-        check_known(told, family, source)
-        said = _read(family.defaults, family.table, backend, source, [])
-        said |= _read(told, family.table, backend, source, lines)
-        stages = told.get("ipu_config.pipeline_stages") or told.get("pipeline_stages")
+        keys = flat(values, LEAVES)
+        check_known(keys, family, source)
+        read = _read(family.defaults, family.table, backend, source, [])
+        read |= _read(keys, family.table, backend, source, lines)
+        stages = keys.get("ipu_config.pipeline_stages") or keys.get("pipeline_stages")
         if isinstance(stages, list) and stages and isinstance(stages[-1], list):
-            said["@stages"] = stages[-1]  # their names: a head tells the task
+            read["@stages"] = stages[-1]  # names of the last stage: a head identifies the task
     over = _read(options, table, backend, "command line", lines, prefix="--")
     lengths = {"@steps", "@epochs", "@samples"}
     if {"@steps", "@epochs"} <= set(over):
@@ -150,7 +150,7 @@ def translate(
         raise ConfigError(f"--{' and --'.join(both)} both set the length of the run. Drop one of the two.")
     replaced: set[str] = {"@global"} if "@accumulation" in over else set()
     replaced |= lengths if lengths & set(over) else set()
-    merged = {name: value for name, value in said.items() if name not in replaced} | over
+    merged = {name: value for name, value in read.items() if name not in replaced} | over
     settings = {name: value for name, value in merged.items() if not name.startswith("@")}
     terms = {name[1:]: value for name, value in merged.items() if name.startswith("@")}
     terms["name"] = base.get("name")
@@ -176,7 +176,7 @@ def _read(
     """Returns {target: value}, and adds a line per key. Null and empty values count as unset.
 
     Raises:
-      ConfigError: for a value that is not allowed, and for two keys of one meaning with different values.
+      ConfigError: for an invalid value, and for two keys with the same meaning and different values.
     """
     found: dict[str, Any] = {}
     said_by: dict[str, str] = {}
@@ -204,7 +204,7 @@ def _read(
 
 
 def _expanded(value: Any) -> Any:
-    """Expands environment variables in the texts of a value, if they are set."""
+    """Expands environment variables in the strings of a value, if they are set."""
     if isinstance(value, list):
         return [_expanded(each) for each in value]
     return os.path.expandvars(value) if isinstance(value, str) else value

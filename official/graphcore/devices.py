@@ -1,6 +1,6 @@
 """Access to IPUs: the API of the Poplar SDK, its environment variables, the replicas of a process, IPUConfig.
 
-Nothing here needs TensorFlow before the environment is prepared. Not run on hardware yet.
+TensorFlow is not imported before the environment is prepared. Not tested on hardware yet.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from official.io.errors import ConfigError, first_line
 
 
 def load_api() -> Any:
-    """Returns `tensorflow.python.ipu`, which TensorFlow has in Graphcore's wheel only.
+    """Returns `tensorflow.python.ipu`, which only Graphcore's TensorFlow has.
 
     Raises:
-      ConfigError: where it is not installed.
+      ConfigError: if it is not installed.
     """
     try:
         return importlib.import_module("tensorflow.python.ipu")
@@ -38,7 +38,7 @@ def load_api() -> Any:
 
 
 def load_popdist() -> Any:
-    """Returns the module `popdist` where poprun has started this process; else None."""
+    """Returns the module `popdist` if poprun has started this process, otherwise None."""
     try:
         popdist = importlib.import_module("popdist")
     except ImportError:
@@ -54,8 +54,8 @@ FLAGS = "TF_POPLAR_FLAGS"
 
 
 def prepare_environment(config: Config, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Sets TF_POPLAR_FLAGS for a run. Call it before TensorFlow is loaded. Flags that are already set keep
-    their values."""
+    """Sets TF_POPLAR_FLAGS for a run, before TensorFlow is loaded. Flags that are already set keep their
+    values."""
     words = shlex.split(environment.get(FLAGS, ""))
     known = {word.partition("=")[0] for word in words}
     for name, value in poplar_flags(config).items():
@@ -70,7 +70,7 @@ def poplar_flags(config: Config) -> dict[str, str]:
     flags = {}
     if config.ipu.executable_cache_path:
         flags["--executable_cache_path"] = config.ipu.executable_cache_path
-    if config.synthetic_input:  # numbers are made on the device: nothing is sent
+    if config.synthetic_input:  # numbers are generated on the device, not sent
         flags["--use_synthetic_data"] = ""
         flags["--synthetic_data_initializer"] = "0"
     return flags
@@ -85,12 +85,12 @@ class Instances:
     """The replicas of a run and those of this process.
 
     Attributes:
-      replicas: of the run.
-      local_replicas: of this process.
+      replicas: number of replicas of the run.
+      local_replicas: number of replicas of this process.
       index: number of this process, from 0; the first one writes files.
-      count: of processes.
-      ipus_per_replica: a power of two.
-      popdist: the module, where poprun has started this process; else None.
+      count: number of processes.
+      ipus_per_replica: IPUs per replica, a power of two.
+      popdist: the module, if poprun has started this process; otherwise None.
     """
 
     replicas: int
@@ -114,24 +114,24 @@ def find_instances(config: Config, num_devices: int, popdist: Any) -> Instances:
     """Returns the replicas of a run.
 
     Args:
-      config: of the run.
-      num_devices: IPUs that the pipeline of a replica uses.
-      popdist: see `api.load_popdist`.
+      config: configuration of the run.
+      num_devices: IPUs in the pipeline of a replica.
+      popdist: see `load_popdist`.
 
     Raises:
-      ConfigError: if poprun has other numbers than the configuration.
+      ConfigError: if poprun's numbers differ from the configuration.
     """
     ipus, replicas = power_of_two(num_devices), config.ipu.replicas
     if popdist is None:
         return Instances(replicas, replicas, 0, 1, ipus)
-    told = {
+    numbers = {
         "replicas": (popdist.getNumTotalReplicas(), replicas, "--num-replicas", "--ipu_options=replicas=N"),
-        "IPUs a replica": (popdist.getNumIpusPerReplica(), ipus, "--ipus-per-replica", "--pipeline_stages"),
+        "IPUs per replica": (popdist.getNumIpusPerReplica(), ipus, "--ipus-per-replica", "--pipeline_stages"),
     }
-    for what, (theirs, ours, their_flag, our_flag) in told.items():
+    for what, (theirs, ours, their_flag, our_flag) in numbers.items():
         if theirs != ours:
             raise ConfigError(
-                f"poprun has {theirs} {what} ({their_flag}), the configuration says {ours}. Change"
+                f"poprun has {theirs} {what} ({their_flag}), the configuration has {ours}. Change"
                 f" poprun's {their_flag}, or {our_flag}."
             )
     count = popdist.getNumInstances()
@@ -150,16 +150,16 @@ def find_instances(config: Config, num_devices: int, popdist: Any) -> Instances:
 
 
 def configure(config: Config, api: Any, instances: Instances) -> Any:
-    """Makes an IPUConfig of the configuration and applies it to this process. Returns it.
+    """Makes the IPUConfig for the configuration and applies it to this process. Returns it.
 
     Args:
-      config: of the run.
+      config: configuration of the run.
       api: see `load_api`.
       instances: the run's replicas.
     """
     options = api.config.IPUConfig()
     options.allow_recompute = config.recompute != "none"
-    if config.compile_only:  # for IPUs that are not there
+    if config.compile_only:  # for IPUs that this machine does not have
         device = options.device_connection
         device.type = api.config.DeviceConnectionType.PRE_COMPILE
         device.version = IPU_VERSION
@@ -174,7 +174,7 @@ def configure(config: Config, api: Any, instances: Instances) -> Any:
     options.scheduling.algorithm = getattr(api.config.SchedulingAlgorithm, config.ipu.scheduler.upper())
     if instances.popdist is None:
         options.auto_select_ipus = instances.local_replicas * instances.ipus_per_replica
-    else:  # only poprun knows the IPUs
+    else:  # poprun assigns the IPUs
         tensorflow = importlib.import_module("popdist.tensorflow")
         tensorflow.set_ipu_config(options, instances.ipus_per_replica, configure_device=True)
     options.configure_ipu_system()
@@ -182,7 +182,7 @@ def configure(config: Config, api: Any, instances: Instances) -> Any:
 
 
 def make_strategy(api: Any, instances: Instances) -> Any:
-    """Returns the strategy in whose scope variables are made."""
+    """Returns the strategy in whose scope variables are created."""
     if instances.count > 1:  # copies the first instance's variables to the others
         distributed = importlib.import_module(f"{api.__name__}.distributed.popdist_strategy")
         return distributed.PopDistStrategy(add_ipu_cross_replica_reductions=False)

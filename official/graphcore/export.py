@@ -30,22 +30,22 @@ from official.training.task import Task
 # The embedded runtime
 
 
-_TIMEOUT_MICROSECS = 5000  # that a call waits for others to fill the pipeline with; the API's own default
+_TIMEOUT_MICROSECS = 5000  # wait of a call for others that fill the pipeline; the API's default
 
 
 def make_caller(api: Any, path: str, signature: Sequence[tf.TensorSpec]) -> Callable:
     """Returns a function from the tensors of `signature` to the outputs; several threads may call it.
 
     Args:
-      api: see `api.load`.
-      path: of a program that `export` has written.
-      signature: shape and type of what its first stage takes.
+      api: see `devices.load_api`.
+      path: path of a program from `export`.
+      signature: shapes and types of the inputs of its first stage.
     """
     runtime = api.embedded_runtime
 
     @tf.function(input_signature=list(signature), autograph=False)
     def answer(*tensors):
-        # The first call starts the engine, others of the same name find it.
+        # The first call starts the engine, later ones find it by its name.
         context = runtime.embedded_runtime_start(path, [], "bert", timeout=_TIMEOUT_MICROSECS)
         return runtime.embedded_runtime_call(list(tensors), context)
 
@@ -55,19 +55,19 @@ def make_caller(api: Any, path: str, signature: Sequence[tf.TensorSpec]) -> Call
 def time_calls(
     answer: Callable, batches: Sequence[tuple], calls: int, threads: int
 ) -> tuple[list[float], float]:
-    """Returns the seconds of each call and of all together, without the preparation in the first call.
+    """Returns the seconds of each call and the total, without the preparation in the first call.
 
     Args:
-      answer: see `make_caller`.
+      answer: function from `make_caller`.
       batches: inputs, used in turn.
-      calls: how many.
-      threads: that call at once: a pipeline is full where there are as many as it has stages.
+      calls: number of calls.
+      threads: number of concurrent calls: as many as the pipeline has stages fill it.
     """
 
     def call(number: int) -> float:
         since = time.perf_counter()
         outputs = answer(*batches[number % len(batches)])
-        tf.nest.map_structure(np.asarray, outputs)  # waits
+        tf.nest.map_structure(np.asarray, outputs)  # waits for the results
         return time.perf_counter() - since
 
     call(0)
@@ -102,11 +102,11 @@ def check_export(config: Config, path: str) -> None:
 
 
 def export(config: Config, path: str) -> None:
-    """Writes a run's newest checkpoint as a program: the features of a micro batch -> the outputs of
-    `stages.prediction_chain`. PATH.json beside it names its inputs, outputs and step.
+    """Writes a run's newest checkpoint as a program: features of a micro batch -> outputs of
+    `pipeline.prediction_chain`. PATH.json next to it names its inputs, outputs and step.
 
     Raises:
-      ConfigError: where there are no weights, or what `building.take_devices` refuses.
+      ConfigError: without weights, or as in `program.take_devices`.
     """
     check_export(config, path)
     config = _of_one_replica(config)
@@ -142,10 +142,10 @@ def measure(config: Config, path: str, calls: int, threads: int, raw: bool) -> N
     """Runs a program on random rows and prints its latency and throughput.
 
     Args:
-      config: configuration that it was exported with.
+      config: configuration of its export.
       path: path of the program.
-      calls, threads: see `embedded.measure`.
-      raw: also writes the seconds of each call to PATH.timings.json.
+      calls, threads: see `time_calls`.
+      raw: whether to write the seconds of each call, too, to PATH.timings.json.
     """
     about = config_lib.read_json(path + ".json", "run")
     api, batches = api_lib.load_api(), _random_batches(config, about["inputs"])
@@ -195,5 +195,5 @@ def _rows(config: Config, task: Task, micro_batch: int) -> tf.data.Dataset:
 def _random_batches(config: Config, inputs: dict) -> list[tuple]:
     made_up = config_lib.replaced(config, use_synthetic_data=True, do_train=True, do_eval=False)
     rows = next(iter(inputs.values()))[0][0]
-    batches = _rows(made_up, make_task(made_up), rows).take(8)  # different ones
+    batches = _rows(made_up, make_task(made_up), rows).take(8)  # eight different batches
     return [tuple(batch[name] for name in inputs) for batch in batches]

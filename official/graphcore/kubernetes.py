@@ -1,8 +1,7 @@
 """The IPUJob of Graphcore's operator, with the fields of its published manifests and no others.
 
-A configuration of ours runs in two steps, since Graphcore's SDK has another Python: in the first the
-project's image writes the configuration and puts the package beside it, in the second the SDK's image runs
-them.
+A configuration of this project runs in two steps, since Graphcore's SDK has another Python: the project's
+image writes the configuration and copies the package next to it, then the SDK's image runs both.
 
 Source: https://docs.graphcore.ai/projects/kubernetes-user-guide/en/latest/creating-ipujob.html,
 https://epcced.github.io/eidf-docs/services/graphcore/training/L2_multiple_IPU/
@@ -20,8 +19,8 @@ SDK_IMAGE = "graphcore/tensorflow:2"
 _FOLDER = "/job"
 _CONFIG = f"{_FOLDER}/run.json"
 _SHARED, _HANDED_ON = "devshm", "job"
-# Files of the package that the configuration names, such as a model, are copied, too, to the same path for
-# both.
+# Files of the package in the configuration, such as a model, are copied, too, to the same path in both
+# images.
 _COPY = f"""\
 import official, pathlib, shutil
 shutil.copytree(official.__path__[0], "{_FOLDER}/official")
@@ -31,7 +30,7 @@ file.write_text(file.read_text().replace(official.__path__[0], "{_FOLDER}/offici
 
 
 def documents(job: Job) -> list[Document]:
-    """Returns the IPUJob; its number of IPUs has been checked."""
+    """Returns the IPUJob; its number of IPUs has already been checked."""
     mounted, volumed = mounts(job, _SHARED), volumes(job, _SHARED)
     command, where, writers = job.command, "", None
     if job.ipu_image:
@@ -59,10 +58,10 @@ def documents(job: Job) -> list[Document]:
 
 
 def _launched(job: Job, command: tuple[str, ...]) -> str:
-    """Returns a line of a shell: the command itself for one replica, else under poprun, as published."""
+    """Returns a shell line: the command itself for one replica, otherwise under poprun, as published."""
     if job.ipu_replicas == 1:
         return f"exec {shlex.join(command)}"
     domains = poprun.link_domains(job.ipus)
     plan = poprun.PodPlan((), job.instances, job.ipu_replicas, job.ipus_per_replica, domains)
     line = poprun.command_line(plan, DIALECTS["pytorch"], command)
-    return line.replace(" poprun ", " exec poprun ", 1)  # which then gets SIGTERM
+    return line.replace(" poprun ", " exec poprun ", 1)  # exec, so that poprun receives SIGTERM

@@ -1,8 +1,8 @@
 """Log lines and metric tags of Graphcore's programs: --log_style=graphcore.
 
 Source: examples v3.4.1 nlp/bert/pytorch/run_pretraining.py (blocks and step line), v2.4.0
-applications/popart/bert (iteration line), v3.0.0 nlp/bert/tensorflow1 (tags). Theirs prints fractions with a
-percent sign; here they are percentages.
+applications/popart/bert (iteration line), v3.0.0 nlp/bert/tensorflow1 (tags). Their program prints fractions
+with a percent sign; here they are percentages.
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ class Tags:
 # Blocks and step line of the PyTorch program
 #
 # Source: examples v3.4.1 nlp/bert/pytorch/run_pretraining.py; examples v2.4.0 applications/popart/bert.
-# Theirs prints fractions with a percent sign; here they are percentages.
+# Their program prints fractions with a percent sign; here they are percentages.
 
 
-WIDTH = 59  # of every rule
-_METRICS_TITLE = "-------------------- Training Metrics ---------------------"  # not centred as the others
+WIDTH = 59  # of every title and rule
+_METRICS_TITLE = "-------------------- Training Metrics ---------------------"  # not centred like the others
 
 
 class GraphcoreLog(Callback):
-    """Prints the lines to stderr as they are, without the time of day."""
+    """Prints the lines to stderr without the time of day."""
 
     def __init__(self, config: Config, writes: bool, rate_at: Callable[[int], float]):
         """Makes the callback.
 
         Args:
-          config: of the run.
+          config: configuration of the run.
           writes: whether this process writes the log.
-          rate_at: step -> learning rate of the update made there.
+          rate_at: function step -> learning rate of that update.
         """
         self._config, self._writes, self._rate_at = config, writes, rate_at
         self._bar: tqdm.tqdm | None = None
@@ -126,17 +126,17 @@ class GraphcoreLog(Callback):
             self._say(_title("Training Started"))
 
     def on_training(self, step: int, samples: int, planned: int | None) -> None:
-        """Notes where the interval begins."""
+        """Stores the beginning of the interval."""
         self._first = (step, samples)
 
     def on_steps(self, step: int, values: dict) -> None:
-        """Shows the unfinished interval from time to time."""
+        """Shows the open interval periodically."""
         secs_between_lines = 30
         if time.monotonic() - self._shown >= secs_between_lines and step < self._last_step:
             self._show(step, values)
 
     def on_interval(self, step: int, values: dict) -> None:
-        """Shows the interval, in a line of each program."""
+        """Shows the interval, in a line of each program's style."""
         self._show(step, values)
 
     def _show(self, step: int, values: dict) -> None:
@@ -148,13 +148,13 @@ class GraphcoreLog(Callback):
         self._say(*lines)
 
     def _step_secs(self, step: int, values: dict) -> float:
-        """Returns the seconds of a step of the interval, without the time between intervals."""
+        """Returns the seconds per step of the interval, without the time between intervals."""
         first_step, first_samples = self._first
         samples_per_step = (values["samples"] - first_samples) / max(step - first_step, 1)
         return samples_per_step / values["sequences_per_sec"] if values["sequences_per_sec"] else 0.0
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        """Logs the outcome in the plain style, since their programs do not evaluate during training."""
+        """Logs the result in the plain style, since their programs do not evaluate during training."""
         log_evaluation(evaluation)
 
     def on_end(self, end: End) -> None:
@@ -196,7 +196,7 @@ def step_line(step: int, last_step: int, values: dict) -> str:
     Args:
       step: updates done; the line counts them from 0.
       last_step: updates of the whole run.
-      values: of the interval, as `metrics.jsonl` has them; accuracies are fractions.
+      values: values of the interval as in `metrics.jsonl`; accuracies are fractions.
     """
     losses = {name: value for name, value in values.items() if name.endswith("_loss")}
     accuracies = {name: value for name, value in values.items() if name.endswith("_accuracy")}

@@ -27,7 +27,7 @@ from official.training.task import Task
 # The functional API: a stage is a function of tensors, its outputs are the next one's arguments.
 
 
-# Modes of recomputation that a schedule has. Source: RecomputationMode of Graphcore's TensorFlow 2.6.
+# Modes of recomputation that a schedule supports. Source: RecomputationMode of Graphcore's TensorFlow 2.6.
 _RECOMPUTATION = {
     "grouped": "RecomputeAndBackpropagateInterleaved",
     "sequential": "RecomputeAndBackpropagateInterleaved",
@@ -39,8 +39,9 @@ class Queues(NamedTuple):
     """Inputs of a pipeline from the host, and its outputs.
 
     Attributes:
-      infeed: elements are tuples of tensors, the arguments of the first stage: one a micro batch and replica.
-      outfeed: takes the outputs of the last stage.
+      infeed: elements are tuples of tensors, the arguments of the first stage: one per micro batch and
+        replica.
+      outfeed: receives the outputs of the last stage.
     """
 
     infeed: Any
@@ -51,9 +52,9 @@ class Training(NamedTuple):
     """Training by a pipeline: its optimizer, and the steps of a call.
 
     Attributes:
-      optimizer_function: outputs of the last stage -> OptimizerFunctionOutput.
-      steps: updates of one call.
-      outfeed_mask: of the outputs of the last stage, true for those that do not go back.
+      optimizer_function: function from the outputs of the last stage to an OptimizerFunctionOutput.
+      steps: updates per call.
+      outfeed_mask: for each output of the last stage, whether it is not returned.
     """
 
     optimizer_function: Callable
@@ -74,15 +75,15 @@ def add_pipeline(
     queues: Queues,
     training: Training | None = None,
 ) -> None:
-    """Adds the pipeline to the graph of the tf.function that is traced.
+    """Adds the pipeline to the graph of the current tf.function.
 
     Args:
-      config: of the run.
-      api: see `api.load`.
+      config: configuration of the run.
+      api: see `devices.load_api`.
       plan: stages, IPUs and schedule.
-      stages: functions of the plan's stages: tensors -> list of tensors.
+      stages: functions of the plan's stages, from tensors to a list of tensors.
       queues: see `make_queues`.
-      training: None: it only computes the outputs.
+      training: training by the pipeline; None: it only computes the outputs.
     """
     operations = api.pipelining_ops
     options = stage_options(config, api, plan.devices)
@@ -126,8 +127,8 @@ def stage_options(config: Config, api: Any, devices: Sequence[int]) -> list[Any]
 
 
 def evaluation_plan(config: Config, plan: PipelinePlan, batches: BatchPlan) -> tuple[PipelinePlan, BatchPlan]:
-    """Returns the pipeline without a backward pass, and its batches. Its micro batches are as large as those
-    of the training, for which there is room.
+    """Returns the pipeline without a backward pass, and its batches. Its micro batches have the size of the
+    training's, which is known to fit.
 
     --eval_batch_size is the number of rows per device call. Its default is rounded up to a number that the
     pipeline accepts.
@@ -154,7 +155,7 @@ def evaluation_plan(config: Config, plan: PipelinePlan, batches: BatchPlan) -> t
 
 
 def check_plan(config: Config, plan: PipelinePlan) -> None:
-    """Refuses, with ConfigError, a plan of one stage, and shares of memory for other stages."""
+    """Raises ConfigError for a plan of one stage, and for shares of memory that do not match the stages."""
     memory_proportions(config, plan.devices)
     if len(plan.stages) < 2:
         raise ConfigError(
@@ -170,11 +171,11 @@ def check_plan(config: Config, plan: PipelinePlan) -> None:
 # stages.
 
 
-# Beside the features of the rows, each micro batch of the training has these.
+# Additional features of each micro batch of the training.
 SEED, FACTORS, COUNTS = "dropout_seed", "loss_factors", "step_counts"
 LOSS, SUMS, ROWS = "loss", "sums", "rows"
-NUM_COUNTS = 2  # of a step: its sequences, its tokens
-# The model's stages after the encoder's blocks, by task.
+NUM_COUNTS = 2  # counts of a step: sequences and tokens
+# {task: the model's stages after the encoder's blocks}
 _HEADS = {
     "pretrain": ("pooler", "masked_lm", "next_sentence"),
     "squad": ("span",),
@@ -188,7 +189,7 @@ class Chain(NamedTuple):
     Attributes:
       model: the model, with `stages` and `seeds`.
       last: the stage after the model's; its outputs are those of the pipeline.
-      drops: whether there is dropout.
+      drops: whether it uses dropout.
     """
 
     model: Any
@@ -200,7 +201,7 @@ class Part(NamedTuple):
     """A stage of the pipeline.
 
     Attributes:
-      stages: (number, stage) of the chain's stages in it.
+      stages: (number, stage) of its stages of the chain.
       features: names of the batch's features among its arguments, which come first.
       carried: names of the earlier parts' outputs among its arguments, which follow.
     """
@@ -220,7 +221,7 @@ def names_of(config: Config) -> list[str]:
 def training_chain(config: Config, task: Task, model: Any) -> Chain:
     """Returns the chain of a model and its training objective.
 
-    The last stage gives `loss`, a scalar, and `sums` [2 x metrics + NUM_COUNTS]: the terms of the metrics,
+    The last stage returns `loss`, a scalar, and `sums` [2 x metrics + NUM_COUNTS]: the terms of the metrics,
     their weights, and the micro batch's share of the step's counts. All float32.
     """
 
@@ -235,7 +236,7 @@ def training_chain(config: Config, task: Task, model: Any) -> Chain:
 
 
 def evaluation_chain(task: Task, model: Any) -> Chain:
-    """Returns the chain of a model and a task's evaluation. The last stage gives `sums` float32 [2 x eval
+    """Returns the chain of a model and a task's evaluation. The last stage returns `sums` float32 [2 x eval
     metrics + 1], see `step.make_eval_step`, and the task's outputs with `rows`."""
 
     def run(weights, carried, features, seed):
@@ -249,8 +250,8 @@ def evaluation_chain(task: Task, model: Any) -> Chain:
 
 
 def prediction_chain(task: Task, model: Any) -> Chain:
-    """Returns the chain of a model and its predictions. The last stage gives the task's outputs; for
-    pre-training `predicted_ids` int32 [B, P], the likeliest tokens in place of the masked ones, and
+    """Returns the chain of a model and its predictions. The last stage returns the task's outputs; for
+    pre-training `predicted_ids` int32 [B, P], the most probable tokens at the masked positions, and
     `next_sentence_logits` float32 [B, 2], or [B, S, 2] for packed rows."""
 
     def run(weights, carried, features, seed):
@@ -265,8 +266,8 @@ def prediction_chain(task: Task, model: Any) -> Chain:
 
 
 def _last(name: str, model: Any, run: Callable, gives: tuple[str, ...]) -> Stage:
-    """Returns a stage without weights after the model's stages. Its inputs are their outputs that none of
-    them reads."""
+    """Returns a stage without weights after the model's stages. Its inputs are those of their outputs that
+    none of them reads."""
     stages = model.stages()
     taken = {taken for stage in stages for taken in stage.takes}
     outputs = dict.fromkeys(given for stage in stages for given in stage.gives if given not in taken)
@@ -274,7 +275,7 @@ def _last(name: str, model: Any, run: Callable, gives: tuple[str, ...]) -> Stage
 
 
 def make_parts(chain: Chain, plan: PipelinePlan, signature: dict[str, tf.TensorSpec]) -> list[Part]:
-    """Returns the parts of a chain by the plan. The last part also has the chain's last stage.
+    """Returns the parts of a chain according to the plan. The last part includes the chain's last stage.
 
     Args:
       chain: the model and the last stage.

@@ -8,17 +8,17 @@ import numpy as np
 
 from official.config.table import Config
 
-_TASKS = ("mlm", "nsp")  # of pre-training
+_TASKS = ("mlm", "nsp")  # tasks of pre-training
 
 
 def iteration_line(config: Config, step: int, values: dict, step_secs: float) -> str:
     """Returns the line of the PopART program, whose accuracies are fractions without a sign.
 
     Args:
-      config: of the run.
-      step: updates done, which is the number of the iteration.
-      values: of the interval.
-      step_secs: seconds of one step.
+      config: configuration of the run.
+      step: updates done, the number of the iteration.
+      values: values of the interval.
+      step_secs: seconds per step.
     """
     epoch, tasks = step / config.num_steps_per_epoch, [name for name in _TASKS if f"{name}_loss" in values]
     losses, accuracies = (
@@ -39,10 +39,10 @@ def inference_line(number: int, duration: float, sequences_per_sec: float, secs:
     Source: examples v3.0.0 nlp/bert/popart/utils/iteration.py, report_inference_stats.
 
     Args:
-      number: of the iteration, from 0.
-      duration: its seconds.
-      sequences_per_sec: its throughput.
-      secs: of each batch.
+      number: number of the iteration, from 0.
+      duration: duration of the iteration in seconds.
+      sequences_per_sec: throughput of the iteration.
+      secs: seconds of each batch.
     """
     mean, least, most = np.mean(secs), min(secs), max(secs)
     return (

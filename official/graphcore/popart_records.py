@@ -1,31 +1,31 @@
-"""PopART's binaries of Graphcore: records of one size without a frame, of 32-bit integers, the lower byte
-first.
+"""PopART's binaries of Graphcore: records of a fixed size without framing, of little-endian 32-bit
+integers.
 
-Four layouts, S = max_seq_length, M = max_predictions_per_seq, P = sequences of a row at most. Their fields
-in order, with their numbers of integers:
+Four layouts, S = max_seq_length, M = max_predictions_per_seq, P = maximum number of sequences per row. Their
+fields in order, with their numbers of integers:
 
-popart_static, `wiki_*_tokenised`, a sequence each; predicted tokens first as in `formats.remask`, and its
+popart_static, `wiki_*_tokenised`, one sequence each; predicted tokens first as in `formats.remask`, and its
 [CLS] at M:
   ids, positions, segments S each; predicted tokens 1; M and the other tokens 1; labels M; next sentence 1.
-popart_plain, `record_to_binary` of MLPerf, a sequence each, the features of `formats.plain`:
+popart_plain, `record_to_binary` of MLPerf, one sequence each, the features of `formats.plain`:
   ids, mask, segments S; masked positions, labels, weights M; next sentence 1.
 popart_packed, `strategy_*` and `duplication_*` of MLPerf, K = M + P - 1:
   ids, number of the sequence (0 is padding), segments, positions S; labels, number of the sequence (0 is an
   empty slot) K; next sentence labels and weights P.
   All predicted tokens come first, in the order of the slots; then the other tokens; then, at the end of the
-  row, the [CLS], whose labels stand at the end of the labels in the same order: backwards (k-th from the end)
-  or forwards, as the packer was. 76 predictions and three sequences make 78 slots; a packer that keeps
-  M + P = 79 is read, too.
+  row, the [CLS], whose labels are at the end of the labels in the same order: backwards (k-th from the end)
+  or forwards, depending on the packer. 76 predictions and three sequences make 78 slots; files of a packer
+  with M + P = 79 are read, too.
 popart_in_place, `strategy_*` of the later examples, K = M + P; [CLS] first in each sequence, as in
 `formats.packed`'s of Habana:
-  ids, number, segments, positions S; masked positions in the row, labels, number K; places of the [CLS],
+  ids, number, segments, positions S; masked positions in the row, labels, number K; positions of the [CLS],
   next sentence labels and weights P.
 
-Where a mask was drawn to be [PAD], id 0, Graphcore's scripts leave the token out. One that is missing
-between two others is read as a [PAD] that nobody predicts; a whole row has a place less.
+If a mask was drawn to be [PAD], id 0, Graphcore's scripts drop the token. One that is missing between two
+others is read as a [PAD] that is not predicted; a whole row is one token shorter.
 
-Nothing in a file says its layout or shape. `shapes` finds both from the values of a record, `shape_of_all`
-from those of several: a row of few sequences is right in shapes of less room for them, too.
+A file does not store its layout or shape. `shapes` derives both from the values of a record, `shape_of_all`
+from those of several, since a row of few sequences is also valid in shapes with less space for them.
 Source: the pre-training data of Graphcore's BERT for PopART and of their MLPerf submissions.
 """
 
@@ -44,7 +44,7 @@ from official.data.records.formats.row_reader import AsExamples, AsRows, Layout,
 # -----------------------------------------------------------------------------------------------------------
 # Rows of each layout
 #
-# Shapes: B records, S tokens of a row, K slots for predicted tokens, P sequences of a row at most.
+# Shapes: B records, S tokens per row, K slots for predicted tokens, at most P sequences per row.
 
 
 Sizes = dict[str, int | tf.Tensor]
@@ -87,7 +87,7 @@ def _fields(serialized_B: tf.Tensor, sizes: Sizes) -> dict[str, tf.Tensor]:
 
 
 def _row(found: dict[str, tf.Tensor], **others: tf.Tensor) -> Row:
-    """Returns the row of some fields: those that mean the same in every layout, and the others."""
+    """Returns a row from fields with the same meaning in every layout, and the others."""
     names = ("input_ids", "segment_ids", "masked_lm_ids", "next_sentence_labels")
     shared = {name: found[name] for name in names}
     shared["example_weights"] = tf.ones_like(found["next_sentence_labels"])
@@ -129,7 +129,7 @@ def read_packed(serialized_B: tf.Tensor, shape: Shape) -> Row:
     places_P = tf.range(shape.length - shape.depth, shape.length)
     weights_BP = found["next_sentence_weights"]
     owners_BP = tf.gather(found["input_mask"], places_P, axis=1) * tf.cast(weights_BP > 0, tf.int32)
-    # For each sequence, by its number, the place of its [CLS] among the last ones.
+    # For each sequence, by its number, the index of its [CLS] among the last tokens.
     is_own_BPP = tf.cast(owners_BP[:, None] == tf.range(1, shape.depth + 1)[:, None], tf.int32)
 
     def of_sequences(values_BP: tf.Tensor) -> tf.Tensor:
@@ -163,10 +163,10 @@ class _Binary(NamedTuple):
     """Functions of a layout that recognise and read its records.
 
     Attributes:
-      sizes: (Shape) -> integers of each field.
-      by_words: (integers of a record, S, M) -> the Shape that it must have.
-      find: (integers of a record, S's) -> Shapes that it is likely to have.
-      read: as of `Layout`.
+      sizes: function (Shape) -> number of integers of each field.
+      by_words: function (integers of a record, S, M) -> its Shape.
+      find: function (integers of a record, possible S) -> its likely Shapes.
+      read: see `Layout`.
     """
 
     sizes: Callable[[Shape], Sizes]
@@ -188,7 +188,7 @@ def _one_sequence(words: int | tf.Tensor, length: int, most: int) -> Shape:  # p
 
 
 def _packed_shape(words: int | tf.Tensor, length: int, most: int) -> Shape:
-    depth = (words - 4 * length - 2 * most + 2) // 4  # 4 P of them, or 4 P - 2
+    depth = (words - 4 * length - 2 * most + 2) // 4  # 4 P integers, or 4 P - 2
     return Shape(length, (words - 4 * length - 2 * depth) // 2, depth)
 
 
@@ -217,8 +217,8 @@ def _plain_shapes(words_W: np.ndarray, lengths_S: np.ndarray) -> Iterator[Shape]
 
 
 def _row_shapes(words_W: np.ndarray, lengths_S: np.ndarray, is_in_place: bool) -> Iterator[Shape]:
-    """Yields the likely shapes of rows: the first slot is the first sequence's, and the [CLS] that has a
-    label at one end of the labels is a first token at that end of the row."""
+    """Yields the likely shapes of rows: the first slot belongs to the first sequence, and the [CLS] that has
+    a label at one end of the labels is a first token at that end of the row."""
     fields = 3 if is_in_place else 2  # of K values, the last one the number of the sequence, and of P
     for depth in range(1, 17):  # sequences of a row
         slots_S, rest_S = np.divmod(len(words_W) - 4 * lengths_S - fields * depth, fields)
@@ -249,8 +249,8 @@ def shapes(record: bytes, name: str) -> Iterator[Shape]:
     """Yields the shapes in which a record of any length is valid in a layout, shorter rows first.
 
     Args:
-      record: as many bytes as a record has.
-      name: of EXAMPLES.
+      record: bytes of a record.
+      name: name in EXAMPLES.
     """
     words_W = np.frombuffer(record, "<i4") if len(record) % _WORD_BYTES == 0 else np.zeros(0, np.int32)
     if not len(words_W) or words_W.min() < 0 or words_W.max() >= EXAMPLES[name].VOCABULARY_LIMIT:
@@ -262,19 +262,20 @@ def shapes(record: bytes, name: str) -> Iterator[Shape]:
 
 def shapes_by_fit(records: Sequence[bytes], name: str) -> list[tuple[int, Shape]]:
     """Returns (number of valid records, shape) for the shapes of the first record that is valid in any:
-    sorted by the number of valid records, then by the room for sequences."""
+    sorted by the number of valid records, then by the space for sequences."""
     possible = next(filter(None, (list(shapes(record, name)) for record in records)), [])
     found = [(sum(describe(record, name, shape) is None for record in records), shape) for shape in possible]
     return sorted(found, key=lambda each: (-each[0], -each[1].depth))
 
 
 def shape_of_all(records: Sequence[bytes], name: str) -> Shape | None:
-    """Returns the shape in which most of some records of a file are valid; None if none is."""
+    """Returns the shape in which most of the given records of a file are valid; None if none is."""
     return next((shape for _, shape in shapes_by_fit(records, name)), None)
 
 
 def shape_of_sizes(name: str, num_bytes: int, length: int, most: int) -> Shape:
-    """Returns the shape of records of a layout, of so many bytes, tokens and predicted tokens an example."""
+    """Returns the shape of records of a layout with so many bytes, and tokens and predicted tokens per
+    example."""
     return _BINARIES[name].by_words(num_bytes // _WORD_BYTES, length, most)
 
 
@@ -285,7 +286,7 @@ def describe(record: bytes, name: str, shape: Shape) -> str | None:
 
 
 def record_bytes(name: str, length: int, most: int, depth: int) -> int:
-    """Returns the bytes of a record of a layout, of the fewest slots that it may have."""
+    """Returns the bytes of a record of a layout with the minimum number of slots."""
     shape = Shape(length, most + depth + EXAMPLES[name].layout.spare[0], depth)
     return _BINARIES[name].num_bytes(shape)
 
@@ -312,7 +313,7 @@ def _count(serialized_B: tf.Tensor, name: str) -> tf.Tensor:
     """Fails with InvalidArgumentError if no record is valid."""
 
     def count(records: np.ndarray) -> np.ndarray:
-        places = np.linspace(0, len(records) - 1, min(len(records), 16)).astype(int)  # some of a batch
+        places = np.linspace(0, len(records) - 1, min(len(records), 16)).astype(int)  # samples of a batch
         shape = shape_of_all(list(records[places]), name)
         shape = shape or next((found for record in records for found in shapes(record, name)), None)
         if shape is None:

@@ -17,22 +17,21 @@ from official.io.errors import ConfigError, nearest_multiples
 # Topology
 #
 # Source: the logs of poprun in Graphcore's guide and in the published tutorial for Kubernetes. Each row
-# shares out the replicas below it; a replica's cell is its number. Names that have no room are numbers in
-# brackets.
+# divides the replicas; a replica's cell is its number. Names that are too long are numbers in brackets.
 
 
-_NAME_COLUMNS = 9  # of a row's name
+_NAME_COLUMNS = 9  # width of a row's name
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Hosts and instances that share out the replicas of a job.
+    """Hosts and instances that share the replicas of a job.
 
     Attributes:
       hosts: names of the machines.
-      instances: processes of the job, as many on each host.
-      replicas: of the whole job, as many in each instance.
-      link_domains: IPU-Link domains; None: the job has no IPUs.
+      instances: number of processes, the same on each host.
+      replicas: number of replicas of the whole job, the same in each instance.
+      link_domains: number of IPU-Link domains; None: the job has no IPUs.
     """
 
     hosts: tuple[str, ...]
@@ -42,8 +41,8 @@ class Topology:
 
 
 def draw(topology: Topology) -> str:
-    """Returns the table. Every number of cells of a row divides the number of replicas, or has no cell of its
-    own width; then cells are shared out as evenly as they can be."""
+    """Returns the table. The number of cells of a row divides the number of replicas, or it has no separate
+    column width; then cells are divided as evenly as possible."""
     digits = len(str(topology.replicas - 1))
     columns = [f" {number:<{digits}} " for number in range(topology.replicas)]
     rows: list[tuple[str, Sequence[object]]] = [("hosts", topology.hosts)]
@@ -92,14 +91,14 @@ class Dialect:
     """Spelling of the published command line of a program.
 
     Attributes:
-      label: of the program, for people.
-      options: of poprun, as they are published; {names} are values of a plan.
-      global_args: of mpirun as a whole.
-      local_args: of mpirun for each instance.
-      values: of {names} that a plan leaves open; $NAMES are variables of the shell that starts it.
+      label: display name of the program.
+      options: options of poprun, as published; {names} are values of a plan.
+      global_args: options of mpirun as a whole.
+      local_args: options of mpirun for each instance.
+      values: values of {names} that a plan leaves open; $NAMES are variables of the starting shell.
       exports: variables that are set before.
       prefix: variables in front of the command.
-      counts_local_replicas: whether the program's own number of replicas is that of one instance.
+      counts_local_replicas: whether the program's number of replicas is that of one instance.
     """
 
     label: str
@@ -119,8 +118,8 @@ with open(os.path.join(os.path.dirname(__file__), "poprun.yml"), encoding="utf-8
 # -----------------------------------------------------------------------------------------------------------
 # Command line
 #
-# poprun is Graphcore's launcher. The published runs spell their options differently and set other limits,
-# so there is a dialect for each program (`dialects`): for a published run it is the published command line.
+# poprun is Graphcore's launcher. The published runs spell their options differently and set other limits, so
+# there is a dialect per program (`dialects`): for a published run it gives the published command line.
 
 
 _SAFE = re.compile(r"[\w.,:/=+@%-]+")
@@ -143,13 +142,13 @@ class PodPlan:
     """Layout of a job on IPU pods.
 
     Attributes:
-      hosts: that start instances; empty: as the shell's $HOSTS says.
-      num_instances: processes.
-      num_replicas: of the whole job, as many in each instance.
-      ipus_per_replica: a power of two.
-      num_ilds: IPU-Link domains.
+      hosts: hosts of the instances; empty: those in the shell's $HOSTS.
+      num_instances: number of processes.
+      num_replicas: number of replicas of the whole job, the same in each instance.
+      ipus_per_replica: IPUs per replica, a power of two.
+      num_ilds: number of IPU-Link domains.
       given: other options of the user: names with underscores, and values.
-      passed: NAME or NAME=VALUE of variables that instances get.
+      passed: NAME or NAME=VALUE of variables for the instances.
     """
 
     hosts: tuple[str, ...]
@@ -161,7 +160,7 @@ class PodPlan:
     passed: tuple[str, ...] = ()
 
     def topology(self) -> Topology:
-        """Returns the hosts and instances that share out the replicas."""
+        """Returns the hosts and instances that share the replicas."""
         hosts = self.hosts or ("localhost",)
         return Topology(hosts, self.num_instances, self.num_replicas, self.num_ilds)
 
@@ -172,7 +171,8 @@ def link_domains(ipus: int) -> int:
 
 
 def check(plan: PodPlan) -> None:
-    """Raises ConfigError for replicas that instances cannot share, and IPUs that pods do not have."""
+    """Raises ConfigError for replicas that the instances cannot share evenly, and for invalid numbers of
+    IPUs."""
     if plan.ipus_per_replica & (plan.ipus_per_replica - 1):
         raise ConfigError(f"--ipus_per_replica={plan.ipus_per_replica}, expected a power of two.")
     if plan.num_replicas % plan.num_instances:
@@ -212,7 +212,7 @@ def command_line(plan: PodPlan, dialect: Dialect, command: tuple[str, ...]) -> s
 def _values(plan: PodPlan, dialect: Dialect) -> dict[str, str]:
     values = {**dialect.values, **plan.given}
     if "vipu_cluster" in plan.given and "vipu_allocation" not in plan.given:
-        values.pop("vipu_allocation", None)  # two names of the same
+        values.pop("vipu_allocation", None)  # two names of the same option
     if plan.hosts:
         values["hosts"] = ",".join(plan.hosts)
         values["tcp_if_include"] = plan.given.get("tcp_if_include") or _network(plan.hosts[0])
@@ -237,7 +237,7 @@ def _network(host: str) -> str:
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    """Fills in the {names} of a text; JSON's braces stay."""
+    """Fills in the {names} of a text; JSON's braces are kept."""
     return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], text)
 
 
@@ -260,7 +260,7 @@ def _quoted(text: str) -> str:
 
 
 def _wanted(options: str) -> list[str]:
-    """Returns the line that names the variables to set, if any."""
+    """Returns a shell line that requires the variables of some options, if any."""
     names = [name for name in dict.fromkeys(_VARIABLE.findall(options)) if name not in ("USER", "LOCAL_HOME")]
     return [": " + " ".join(f'"${{{name}:?}}"' for name in names)] if names else []
 
@@ -282,8 +282,8 @@ done"""
 
 
 def copies(hosts: tuple[str, ...], paths: Iterable[str]) -> str:
-    """Returns the shell commands, to follow `preparation`, that copy files and folders to the same places on
-    the hosts as here. Links to folders become folders there."""
+    """Returns the shell commands, after `preparation`, that copy files and folders to the same paths on the
+    hosts. Links to folders become folders there."""
     by_folder: dict[str, list[str]] = {}
     for path in map(os.path.abspath, paths):
         by_folder.setdefault(os.path.dirname(path), []).append(path)

@@ -36,12 +36,13 @@ class PipelineOptimizer(tf.compat.v1.train.Optimizer):
     """Reduces, unscales and clips the gradients of a step, and updates the weights."""
 
     def __init__(self, update: Callable[[list, list], None]):
-        """Args: update: takes gradients and their variables."""
+        """Args: update: function of gradients and their variables."""
         super().__init__(use_locking=False, name="bert_optimizer")
         self._update = update
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
-        """Returns the operation that updates the variables; `global_step` is counted by our optimizer."""
+        """Returns the operation that updates the variables; `global_step` is counted by this project's
+        optimizer."""
         del global_step
         graph = tf.compat.v1.get_default_graph()
         before = {operation.name for operation in graph.get_operations()}
@@ -51,8 +52,8 @@ class PipelineOptimizer(tf.compat.v1.train.Optimizer):
 
 
 def make_update(config: Config, state: TrainState, plan: BatchPlan, api: Any) -> Callable[[list, list], None]:
-    """Returns (gradients, variables) -> None, the end of a step: reduce across replicas, unscale, clip,
-    apply.
+    """Returns the function (gradients, variables) -> None for the end of a step: reduce across replicas,
+    unscale, clip, apply.
 
     Args:
       config: configuration of the run.
@@ -77,7 +78,8 @@ def make_update(config: Config, state: TrainState, plan: BatchPlan, api: Any) ->
 
 
 def objective_scale(config: Config, state: TrainState, plan: BatchPlan) -> Callable:
-    """Returns step -> factor of a micro batch's loss, float32, see `replica_step.objective_scale`."""
+    """Returns the function step -> factor of a micro batch's loss, float32, see
+    `replica_step.objective_scale`."""
     loss_scale = state.loss_scale
     if loss_scale is None:
         return lambda step: tf.constant(1.0)
@@ -90,22 +92,22 @@ def objective_scale(config: Config, state: TrainState, plan: BatchPlan) -> Calla
 
 
 def initialize(variables: dict, path: str) -> list[str]:
-    """Assigns the model's variables from a checkpoint. Returns the names of those that it does not have:
-    heads, which stay fresh.
+    """Assigns the model's variables from a checkpoint. Returns the names of those that it lacks: heads, which
+    keep their initial values.
 
     Args:
-      variables: {name: variable} of the model.
-      path: prefix of a TensorFlow checkpoint that has its variables by Google's names.
+      variables: {name: variable}, the model's.
+      path: prefix of a TensorFlow checkpoint with Google's variable names.
 
     Raises:
-      ConfigError: where a variable of the encoder is missing or has another shape, or there is no such
+      ConfigError: if a variable of the encoder is missing or has another shape, or there is no such
         checkpoint.
     """
     try:
         with bundle_reader.open_reader(path) as reader:
             found = bundle_reader.shapes(reader)
             wanted = {name: tuple(variable.shape) for name, variable in variables.items()}
-            encoder = ("bert/", "LayerNorm/")  # the latter is the norm behind prenorm blocks
+            encoder = ("bert/", "LayerNorm/")  # the latter is the norm after prenorm blocks
             fresh = [name for name in wanted if name not in found and not name.startswith(encoder)]
             wanted = {name: shape for name, shape in wanted.items() if name not in fresh}
             problems = compare_names(wanted, {name: found[name] for name in wanted if name in found})
@@ -138,15 +140,15 @@ def micro_batches(
     config: Config, task: Task, steps: tf.data.Dataset, first_step: int, plan: BatchPlan, scale: Callable
 ) -> tf.data.Dataset:
     """Returns the micro batches of all replicas, {feature: tensor}, in the order in which replicas read them:
-    those of one turn, then of the next.
+    those of one turn, then those of the next.
 
     Args:
-      config: of the run.
-      task: gives the loss weights of a batch.
+      config: configuration of the run.
+      task: task with the loss weights of a batch.
       steps: rows of whole steps, {feature: [train_batch_size, ...]}.
-      first_step: number of the first of them.
+      first_step: number of the first step.
       plan: batches of all replicas.
-      scale: step -> factor of the loss, see `objective_scale`.
+      scale: function step -> factor of the loss, see `objective_scale`.
     """
 
     def cut(step, rows):
@@ -168,9 +170,9 @@ def micro_batches(
 def of_instance(
     parts: tf.data.Dataset, plan: BatchPlan, instances: Instances, names: tuple[str, ...]
 ) -> tf.data.Dataset:
-    """Returns the micro batches of one instance's replicas, one an element: a tuple of the features `names`.
+    """Returns the micro batches of one instance's replicas, one per element: a tuple of the features `names`.
 
-    Every instance reads the whole step, which gives its micro batches their weights, and keeps its part.
+    Every instance reads the whole step, on which the weights of micro batches depend, and keeps its part.
     """
     turns, replicas = plan.num_accumulation_steps, plan.num_replicas
     first, local = instances.first_replica, instances.local_replicas
@@ -181,15 +183,15 @@ def of_instance(
             return tf.reshape(by_turn, [turns * local, *value.shape[1:]])
 
         mine = {name: own(value) for name, value in step.items()}
-        mine[COUNTS] *= replicas / local  # the parts of an instance add up to the whole step's
+        mine[COUNTS] *= replicas / local  # the shares of an instance add up to the whole step's
         return tuple(mine[name] for name in names)
 
     return parts.map(keep).unbatch().prefetch(2 * turns * local)
 
 
 def _by_turn(value, plan: BatchPlan):
-    """Returns rows [N, ...] as micro batches [turns x replicas, rows of one, ...]. A replica's rows follow
-    each other in the batch."""
+    """Returns rows [N, ...] as micro batches [turns x replicas, rows per micro batch, ...]. A replica's rows
+    are consecutive in the batch."""
     sizes = plan.num_replicas, plan.num_accumulation_steps, plan.micro_batch_size
     rest = value.shape[1:]
     by_replica = tf.reshape(value, [*sizes, *rest])
@@ -235,9 +237,9 @@ class Devices:
     Attributes:
       api: `tensorflow.python.ipu`.
       instances: the replicas of the run, and those of this process.
-      strategy: the strategy in whose scope variables are made.
+      strategy: the strategy in whose scope variables are created.
       pipeline: stages and IPUs of a replica.
-      evaluation: the pipeline without a backward pass, with its own number of micro batches.
+      evaluation: the pipeline without a backward pass, with a separate number of micro batches.
       batches: batches of all replicas.
     """
 
@@ -250,7 +252,7 @@ class Devices:
 
 
 def set_numbers(config: Config) -> None:
-    """Sets precision and seed. Call it before any random number is drawn, also for generated data."""
+    """Sets precision and seed. Called before any random number is drawn, also for generated data."""
     tf.keras.mixed_precision.set_global_policy(POLICIES[config.dtype])
     tf.random.set_seed(config.seed)
 
@@ -259,7 +261,7 @@ def take_devices(config: Config) -> Devices:
     """Configures the IPUs of this process.
 
     Raises:
-      ConfigError: without the SDK, and if stages, batches or poprun's numbers do not fit the settings.
+      ConfigError: without the SDK, and if stages, batches or poprun's numbers contradict the settings.
     """
     plan = make_plan(config, pipeline_lib.names_of(config))
     pipeline_lib.check_plan(config, plan)
@@ -276,18 +278,18 @@ def take_devices(config: Config) -> Devices:
     api = devices_lib.load_api()
     instances = devices_lib.find_instances(config, plan.num_devices, devices_lib.load_popdist())
     devices_lib.configure(config, api, instances)
-    api.utils.reset_ipu_seed(config.seed)  # of stochastic rounding
-    logging.info("%s; %s on %d IPUs a replica", batches.describe(), plan.schedule, instances.ipus_per_replica)
+    api.utils.reset_ipu_seed(config.seed)  # seed of stochastic rounding
+    logging.info("%s; %s on %d IPUs/replica", batches.describe(), plan.schedule, instances.ipus_per_replica)
     return Devices(api, instances, devices_lib.make_strategy(api, instances), plan, evaluation, batches)
 
 
 @dataclasses.dataclass(frozen=True)
 class PipelineState(TrainState):
-    """The state of a run on IPUs. Its counters are on the host: reading one from the devices would copy the
-    whole state.
+    """The state of a run on IPUs. Its counters are on the host, since reading one from the devices would copy
+    the whole state.
 
     Attributes:
-      steps: number of updates done, saved in checkpoints; the optimizer's own count is set from it.
+      steps: number of updates done, saved in checkpoints; the optimizer's count is set from it.
     """
 
     steps: tf.Variable
@@ -313,7 +315,7 @@ def make_state(config: Config, task: Task, devices: Devices) -> PipelineState:
 def make_training(
     config: Config, devices: Devices, task: Task, state: PipelineState, order: TrainingOrder
 ) -> Callable[[], np.ndarray]:
-    """Returns () -> float [steps, 2 x metrics + NUM_COUNTS], a function that runs the next
+    """Returns the function () -> float [steps, 2 x metrics + NUM_COUNTS], which runs the next
     `device_iterations` steps and returns the sums of each over this process's replicas.
 
     Args:
@@ -358,14 +360,14 @@ def make_training(
 def make_evaluation(
     config: Config, devices: Devices, task: Task, state: PipelineState, dataset: Dataset
 ) -> tuple[Callable[[], tuple[tf.Tensor, dict[str, tf.Tensor]]], int]:
-    """Returns (() -> (sums, outputs) of the next device call, as in `step.make_eval_step`; number of calls in
-    one pass over the set). After a pass the set begins again.
+    """Returns (function () -> (sums, outputs) of the next device call, as in `step.make_eval_step`; number of
+    calls in one pass over the set). After a pass the set starts again.
 
-    Each instance evaluates the whole set, so that each has all of its outputs.
+    Each instance evaluates the whole set, so that each has all outputs.
 
     Args:
       config, devices, task, state: see `make_training`.
-      dataset: makes the set's batches from their number of rows.
+      dataset: function from a number of rows to the batches of the set.
     """
     plan, batches = devices.evaluation, devices.batches
     per_call = devices.instances.local_replicas * plan.micro_batches * batches.micro_batch_size
@@ -380,7 +382,7 @@ def make_evaluation(
 
     def call() -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         sums, *outputs = tf.nest.flatten(run())
-        lead = len(sums.shape) - 1  # micro batches, and replicas where there are several
+        lead = len(sums.shape) - 1  # micro batches, and replicas if there are several
         total = tf.reduce_sum(tf.cast(sums, tf.float64), axis=list(range(lead)))
         joined = [tf.reshape(value, [-1, *value.shape[lead + 1 :]]) for value in outputs]
         return total, dict(zip(chain.last.gives[1:], joined))
@@ -414,7 +416,7 @@ def _program(
 
 
 def check_steps(config: Config, step: int) -> None:
-    """Raises ConfigError where the steps to the end, or between evaluations, are not a multiple of
+    """Raises ConfigError if the steps to the end, or between evaluations, are not a multiple of
     --device_iterations."""
     every, last = config.ipu.device_iterations, train_steps(config)
     between = config.steps_between_eval if config.do_eval else None

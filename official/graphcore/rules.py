@@ -1,4 +1,4 @@
-"""Options of IPUs (--ipu_options), under Graphcore's names if they have one, and rules for the settings of a
+"""Options of IPUs (--ipu_options), under Graphcore's names if these exist, and rules for the settings of a
 run on IPUs."""
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Options:
 
     Attributes:
       replicas: Replicas of the pipeline, over all instances: a power of two.
-      device_iterations: Steps of one call of the IPUs; divides --steps_per_loop.
-      executable_cache_path: Folder in which compiled programs are kept and looked for.
+      device_iterations: Steps per call of the IPUs; divides --steps_per_loop.
+      executable_cache_path: Folder in which compiled programs are cached.
+      stochastic_rounding: Round to float16 up or down at random, unbiased on average.
       stochastic_rounding: Round to float16 up or down at random, right on average.
       fp_exceptions: Stop at invalid operations, divisions by 0 and overflows.
-      available_memory_proportion: Share of an IPU's memory that matrix products may take for themselves: a
-        number for all, or one for each stage of the pipeline or each IPU of a replica, comma-separated.
-        Unset: Poplar's own.
-      partials_type: Type in which matrix products of float16 add up.
-      optimizer_state_offchip: Keep what only the optimizer reads in the memory beside the IPUs.
-      replicated_tensor_sharding: Share that state out to the replicas; each reads and updates its part.
-      min_remote_tensor_size: Bytes of a tensor that is kept beside the IPUs, at least.
-      no_outlining: Compile equal parts of the model each by itself: more memory, less copying.
-      scheduler: How the compiler orders operations.
+      available_memory_proportion: Share of an IPU's memory that matrix products may use: one number, or one
+        per stage of the pipeline or per IPU of a replica, comma-separated. Unset: Poplar's default.
+      partials_type: Type in which float16 matrix products accumulate.
+      optimizer_state_offchip: Keep the optimizer's state in memory outside the IPUs.
+      replicated_tensor_sharding: Shard that state among the replicas; each reads and updates its part.
+      min_remote_tensor_size: Minimum size in bytes of a tensor outside the IPUs.
+      no_outlining: Compile equal parts of the model separately: more memory, less copying.
+      scheduler: Method by which the compiler orders operations.
     """
 
     replicas: int = setting(1, minimum=1)
@@ -60,7 +60,7 @@ _TRUTHS = {word: word in "true t 1 yes".split() for word in "true t 1 yes false 
 
 
 def read(text: str | None) -> Options:
-    """Returns the options of a text, see `given`. Raises ConfigError."""
+    """Returns the options in a text, see `given`. Raises ConfigError."""
     return Options(**given(text))
 
 
@@ -97,9 +97,9 @@ def _typed(value: str, kind: type) -> Any:
 
 
 def written(values: Mapping[str, Any]) -> str:
-    """Returns {name: value} as a text that `read` reads; None is left out."""
-    said = {name: value for name, value in values.items() if value is not None}
-    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in said.items()}
+    """Inverse of `read`: returns {name: value} as text; None is left out."""
+    known = {name: value for name, value in values.items() if value is not None}
+    texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in known.items()}
     return " ".join(shlex.quote(f"{name}={text}") for name, text in texts.items())
 
 
@@ -107,8 +107,8 @@ def written(values: Mapping[str, Any]) -> str:
 # Rules
 
 
-IPU_VERSION = "ipu2"  # for which --compile_only compiles
-# Setting: its only value, and the alternative to others.
+IPU_VERSION = "ipu2"  # target of --compile_only
+# {setting: (only supported value, alternative)}
 _ONLY = {
     "enable_xla": (False, "IPUs compile every step as a whole. Drop --enable_xla."),
     "explicit_allreduce": (False, "Drop --explicit_allreduce."),
@@ -121,14 +121,14 @@ _ONLY = {
 
 
 def memory_proportions(config: Config, devices: tuple[int, ...]) -> list[str | None]:
-    """Returns the available_memory_proportion of each stage; None for all where the setting is unset.
+    """Returns the available_memory_proportion of each stage; None for all if the setting is unset.
 
     Args:
-      config: of the run.
+      config: configuration of the run.
       devices: the IPU of each stage, within a replica, from 0.
 
     Raises:
-      ConfigError: for an invalid share, or a number of shares that is neither that of stages nor of IPUs.
+      ConfigError: for an invalid share, or a number of shares that equals neither the stages nor the IPUs.
     """
     text = config.ipu.available_memory_proportion
     if text is None:

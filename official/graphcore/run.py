@@ -41,7 +41,7 @@ from official.training.task import Dataset, ExampleTask, Outputs, Task
 
 
 class PipelineLoop(RunLoop):
-    """The loop of a run on IPUs; its `strategy` is `building.Devices`."""
+    """The loop of a run on IPUs; its `strategy` is a `program.Devices`."""
 
     state: program.PipelineState
 
@@ -61,8 +61,7 @@ class PipelineLoop(RunLoop):
         return totals
 
     def compile(self) -> None:
-        """Compiles the programs of the training and, where there is one, of the evaluation, by calling each
-        once."""
+        """Compiles the programs of the training and of the evaluation, if any, by calling each once."""
         self._train_iterator()()
         if self.config.do_eval:
             call, _ = self._evaluation_of(self.task.eval_dataset)
@@ -95,9 +94,9 @@ class PipelineLoop(RunLoop):
         self.state.steps.assign_add(len(steps))
         sequences = len(steps) * self.plan.sequences_per_step
         if self.plan.is_packed:
-            told, tokens = np.rint(counts.sum(axis=0)).astype(np.int64)
-            # With --synthetic_input the batches are empty and have no weights.
-            sequences = sequences if self.config.synthetic_input else int(told)
+            counted, tokens = np.rint(counts.sum(axis=0)).astype(np.int64)
+            # With --synthetic_input the batches are empty, without weights.
+            sequences = sequences if self.config.synthetic_input else int(counted)
             of_streams = [sequences, *[0] * (MOST_STREAMS - 1), int(tokens)]
             found["counts"] = totals["counts"] + tf.constant(of_streams, tf.int64)
         self.state.samples.assign_add(sequences)
@@ -117,11 +116,11 @@ class PipelineLoop(RunLoop):
                 self.task, lambda: evaluate.run(lambda _: call(), range(calls), self.processes.poll, secs)
             )
         except BaseException:
-            self._evaluations.clear()  # their queues are in the middle of a set
+            self._evaluations.clear()  # their queues are in the middle of a pass
             raise
 
     def _evaluation_of(self, dataset: Dataset) -> tuple[Callable[[], Any], int]:
-        """Returns the compiled evaluation of a set, see `building.make_evaluation`; compiled once per set."""
+        """Returns the compiled evaluation of a set, see `program.make_evaluation`; compiled once per set."""
         if dataset not in self._evaluations:
             parts = self.config, self.strategy, self.task, self.state
             self._evaluations[dataset] = self.processes.interruptible(
@@ -136,7 +135,7 @@ class PipelineLoop(RunLoop):
 
 class RecordsTask(PretrainingTask):
     """The pre-training task on IPUs: it shows no examples, keeps no vocabulary, and its random rows are
-    packed already."""
+    already packed."""
 
     def __init__(self, config: Config):
         made_up = config.use_synthetic_data or config.synthetic_input
@@ -167,8 +166,8 @@ class RecordsTask(PretrainingTask):
 
     @property
     def sequences_per_row(self) -> float | None:
-        """Expected number of sequences per packed row, that of synthetic rows, as real rows are not counted
-        beforehand; None for plain records."""
+        """Expected number of sequences per packed row, that of synthetic rows, since real rows are not
+        counted beforehand; None for plain records."""
         is_packed = self._config.do_train and schema_lib.is_packed(self._train.schema)
         return synthetic_sequences_per_pack(self._config) if is_packed else None
 
@@ -188,7 +187,7 @@ _PACKAGES = {"squad": ("tokenizers", "tqdm"), "glue": ("tokenizers", "scipy", "s
 
 
 class _Lines(Callback):
-    """Logs a line for each interval and each evaluation."""
+    """Logs a line per interval and evaluation."""
 
     def on_interval(self, step: int, values: dict) -> None:
         line = "step %d: loss %.4f, %.1f sequences/s"
@@ -200,7 +199,7 @@ class _Lines(Callback):
 
 
 def make_task(config: Config) -> Task:
-    """Returns the task of a run. Raises ConfigError where this Python lacks packages that it imports."""
+    """Returns the task of a run. Raises ConfigError if this Python lacks packages that it imports."""
     missing = [name for name in _PACKAGES.get(config.task, ()) if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(
@@ -228,7 +227,7 @@ def run(config: Config, command: list[str]) -> int:
     if config.compile_only:
         return _compile(*_make_ready(config))
     surroundings = environment.environment()  # at the start: the checkout may change during the run
-    surroundings["working_directory"] = os.getcwd()  # of paths in the settings
+    surroundings["working_directory"] = os.getcwd()  # base of paths in the settings
     with run_lock.set_aside(config, command) as asked:
         asked, over = resume.left_to_do(asked)
         if over:
@@ -282,7 +281,7 @@ def _prepare(loop: PipelineLoop) -> None:
     if state.step < loop.last_step:
         program.check_steps(config, state.step)
         if writes:
-            remove_result(config.model_dir)  # it is outdated from now on
+            remove_result(config.model_dir)  # outdated from now on
     if writes and config.do_train and not state.step:
         resume.write_data_files(config.model_dir, loop.task.data_files())
     tensors, before = tuple(state.model_variables()), (state.step, state.samples_done)
@@ -305,8 +304,8 @@ def _compile(config: Config, task: Task, devices: program.Devices) -> int:
 
 @contextlib.contextmanager
 def _explained() -> Any:
-    """Turns the IPUs' errors for a model that does not fit, or a program that they refuse, into a ConfigError
-    of one line."""
+    """Turns the IPUs' errors for a model that does not fit, or an unsupported program, into a one-line
+    ConfigError."""
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:

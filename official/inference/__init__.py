@@ -7,11 +7,11 @@
     load("all-MiniLM-L6-v2").embed(["one text", "another"])
     load("bert-base-uncased").fill_mask("The capital of France is [MASK].")
 
-The path is a run, an export, or a checkpoint of any format. A method that the model has no head for raises
-ConfigError.
+The path is a run, an export, or a checkpoint of any format. A method without a matching head in the model
+raises ConfigError.
 """
 
-import official  # first: sets what TensorFlow reads when it is imported
+import official  # first: sets variables that TensorFlow reads on import
 from official.inference.methods import Answer, Label, Model, Word, load
 from official.io.sentence_folder import EmbeddingSettings
 

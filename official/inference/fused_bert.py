@@ -1,4 +1,4 @@
-"""BERT's forward pass over tokens end to end, in oneDNN's fused operations, also in 8 bits."""
+"""BERT's forward pass over concatenated tokens, in oneDNN's fused operations, also in 8 bits."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from official.modeling.models import pooled
 # Weights without a copy
 
 
-_ALIGNMENT = 64  # bytes: where TensorFlow expects tensors to begin
+_ALIGNMENT = 64  # bytes: TensorFlow's alignment of tensors
 
 
 def tensor(values: np.ndarray, dtype: str = "float32") -> tf.Tensor:
-    """Returns an array as a tensor. It shares the memory where it can: nobody may change the array any more.
+    """Returns an array as a tensor. It shares the memory if possible, so the array must not change
+    afterwards.
 
     Args:
-      values: float32.
-      dtype: of the tensor.
+      values: float32 array.
+      dtype: type of the tensor.
     """
     if values.ctypes.data % _ALIGNMENT or not (values.flags.c_contiguous and values.flags.writeable):
         shared = tf.convert_to_tensor(values)
@@ -40,7 +41,7 @@ def tensor(values: np.ndarray, dtype: str = "float32") -> tf.Tensor:
 
 
 def side_by_side(parts: list[np.ndarray]) -> np.ndarray:
-    """Returns float32 arrays one after the other along the last axis; of a single one no copy is made."""
+    """Returns float32 arrays concatenated along the last axis; a single one is not copied."""
     if len(parts) == 1:
         return parts[0]
     widths = [part.shape[-1] for part in parts]
@@ -58,27 +59,27 @@ def empty(shape: tuple[int, ...]) -> np.ndarray:
 # -----------------------------------------------------------------------------------------------------------
 # Operations
 #
-# TensorFlow makes them of its own operations where it recognises a pattern in a graph of constants. Called
-# directly they need no constants in graphs, which take seconds and copies of all weights to make, no
-# patterns, and no compiler: shapes may change from call to call. Shapes: T tokens, N sequences of W tokens,
-# H heads of size K.
+# TensorFlow creates them itself from patterns in a graph of constants. Called directly they need no
+# constants in graphs, which take seconds and copies of all weights to make, no patterns, and no compiler:
+# shapes may change from call to call. Shapes: T tokens, N sequences of W tokens, H heads of size K.
 
 
 _PRODUCT, _BATCH_PRODUCT, _NORM = "_MklNativeFusedMatMul", "_MklFusedBatchMatMulV2", "_MklLayerNorm"
-# The kernels of some operations are registered under this label, the others' under none.
+# The kernels of some operations are registered under this label, of the others without a label.
 _LABEL = attr_value_pb2.AttrValue(s=b"MklNameChangeOp")
 _INTEGER_PRODUCT = "_MklQuantizedMatMulWithBiasAndDequantize"
 _INTEGER_LABEL = attr_value_pb2.AttrValue(s=b"QuantizedMklOp")
 _ACTIVATIONS = {"gelu_tanh": "GeluApproximate", "gelu_erf": "GeluExact", "relu": "Relu"}
-_REST = {"epsilon": 1e-4, "leakyrelu_alpha": 0.2}  # what the fused operations ask for beside
+_REST = {"epsilon": 1e-4, "leakyrelu_alpha": 0.2}  # further attributes of the fused operations
 
 
 def are_here(dtype: str = "float32") -> bool:
-    """Tells whether this TensorFlow has the operations on this CPU: it runs each of them once in float32.
+    """Returns whether this TensorFlow has the operations on this CPU, by running each of them once in
+    float32.
 
     Args:
-      dtype: of their numbers. Whether a CPU has those in bfloat16 is told by its instructions: where it has
-        not, oneDNN ends the process instead of reporting it.
+      dtype: type of the operations. Support of bfloat16 is read from the CPU's instruction set: without it,
+        oneDNN ends the process instead of reporting an error.
     """
     if dtype == "bfloat16" and not {"avx512f", "bf16"} & {*processor().instructions}:
         return False
@@ -104,14 +105,14 @@ def _runs(try_it: Callable[[], bool]) -> bool:
 def dense(x: tf.Tensor, weights: Affine, activation: str | None, residual: tf.Tensor | None) -> tf.Tensor:
     """Returns activation(x @ kernel + bias), or x @ kernel + bias + residual, in the type of x.
 
-    The kernel's values are those of the first call for ever: the operation keeps them in the order that it
+    The kernel's values are those of the first call forever: the operation caches them in the order that it
     multiplies fastest.
 
     Args:
       x: [T, in], float32 or bfloat16.
-      weights: in the type of x.
+      weights: kernel and bias in the type of x.
       activation: a name of `modeling.layers.ACTIVATIONS`, or None.
-      residual: [T, out], in the type of x, where there is no activation; or None.
+      residual: [T, out], in the type of x, only without an activation; or None.
     """
     steps, arguments = ["BiasAdd"], [weights.bias]
     if activation is not None:
@@ -130,14 +131,15 @@ def scores(query_NHWK: tf.Tensor, key_NHWK: tf.Tensor, added: tf.Tensor) -> tf.T
 
 
 def norm(x: tf.Tensor, weights: Norm, epsilon: float) -> tf.Tensor:
-    """Returns LayerNorm of x [T, D] in its type, which gamma and beta [D] have, too; inside it is float32."""
+    """Returns LayerNorm of x [T, D] in its type, which is also that of gamma and beta [D]; computed in
+    float32."""
     return _call(_NORM, None, {"x": x, "scale": weights.gamma, "offset": weights.beta}, epsilon=epsilon)
 
 
 def integer_product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """Returns x @ kernel + bias, float32 [T, out], of integers: quint8 [T, in], qint8 [in, out] and qint32
-    [out]. As in `dense` the kernel's and the bias's values are those of the first call."""
-    # Ranges by which one is worth one.
+    [out]. As in `dense`, kernel and bias are those of the first call."""
+    # Ranges for which one step is 1.
     ranges = {"min_a": 0.0, "max_a": 255.0, "min_b": -127.0, "max_b": 127.0}
     inputs = {"a": x, "b": kernel, "bias": bias, "min_freezed_output": 0.0, "max_freezed_output": 1.0}
     settings = {"Toutput": tf.float32, "transpose_a": False, "transpose_b": False}
@@ -146,7 +148,7 @@ def integer_product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tens
 
 
 def has_integers() -> bool:
-    """Tells whether this TensorFlow has products of integers on this CPU."""
+    """Returns whether this TensorFlow has products of integers on this CPU."""
     if op_def_registry.get(_INTEGER_PRODUCT) is None:
         return False
 
@@ -172,18 +174,18 @@ def _call(name: str, label: Any, inputs: dict[str, Any], **settings: Any) -> Any
 # 8 bits
 #
 # Channel k of x is about s_k (a - z) with a in 0..255, s_k x kernel column c about t_c w_c with w in
-# -127..127. On processors that add products of bytes in 16 bits w is in -63..63, lest they saturate. So
+# -127..127. On processors that add products of bytes in 16 bits, w is in -63..63 to avoid saturation. So
 #
 # x @ kernel = t_c (a @ w_c - z sum(w_c))
 #
-# where a @ w_c is a product of integers, exact, and the rest follows from the ranges and the weights. A few
-# channels behind LayerNorm are far larger than the others: s_k shares that between activations and weights.
+# where a @ w_c is an exact product of integers, and the rest follows from the ranges and the weights. A few
+# channels after LayerNorm are far larger than the others: s_k splits that between activations and weights.
 # Vectors between products, LayerNorm, softmax and attention's own products stay float32. Sources: Jacob et
 # al. 2018, "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
 # section 2; Xiao et al. 2023, "SmoothQuant", with alpha = 0.5.
 
 
-_SMALLEST = 1e-9  # of what is divided by
+_SMALLEST = 1e-9  # minimum of divisors
 
 
 class Quantised(NamedTuple):
@@ -191,10 +193,10 @@ class Quantised(NamedTuple):
 
     Attributes:
       kernel: qint8 [in, out].
-      bias: qint32 [out], in units of `scale`, less what the zero point of activations adds.
-      scale: float32 [out]: what one is worth of a product of integers.
-      steps: float32 [in]: what one is worth of each channel of x.
-      zero: float32: the integer that stands for 0.
+      bias: qint32 [out], in units of `scale`, minus the contribution of the activations' zero point.
+      scale: float32 [out]: value of one unit of the integer product.
+      steps: float32 [in]: value of one unit of each channel of x.
+      zero: float32: the integer that represents 0.
     """
 
     kernel: tf.Tensor
@@ -205,8 +207,8 @@ class Quantised(NamedTuple):
 
 
 def quantise(weights: Affine, ranges: Sequence[np.ndarray]) -> Quantised:
-    """Returns a dense product in 8 bits, of its weights in float32 and, for each of some batches, the least
-    and the greatest of each channel of its input, [2, in]."""
+    """Returns a dense product in 8 bits, from float32 weights and, for each of several batches, the minimum
+    and maximum of each channel of its input, [2, in]."""
     kernel, together = np.asarray(weights.kernel).astype(np.float64), np.stack(ranges)
     least_K, most_K = together[:, 0].min(axis=0), together[:, 1].max(axis=0)
     largest_K, weight_K = np.maximum(np.abs(least_K), np.abs(most_K)), np.abs(kernel).max(axis=1)
@@ -228,7 +230,7 @@ def quantise(weights: Affine, ranges: Sequence[np.ndarray]) -> Quantised:
     )
 
 
-@functools.cache  # of this machine: not read again for each of the products
+@functools.cache  # a property of the machine, read once
 def _largest_weight() -> int:
     return 63 if saturates_int8(processor()) else 127
 
@@ -236,7 +238,7 @@ def _largest_weight() -> int:
 def dense_int8(
     x: tf.Tensor, weights: Quantised, activation: str | None, residual: tf.Tensor | None
 ) -> tf.Tensor:
-    """Does what `dense` does, in float32."""
+    """The same as `dense`, in float32 from 8-bit weights."""
     a = tf.clip_by_value(tf.round(x / weights.steps + weights.zero), 0, 255)
     product = integer_product(tf.bitcast(tf.cast(a, tf.uint8), tf.quint8), weights.kernel, weights.bias)
     y = product * weights.scale
@@ -248,18 +250,17 @@ def dense_int8(
 # -----------------------------------------------------------------------------------------------------------
 # Forward pass
 #
-# Between `modeling` and this there are no common functions, but the same results to rounding: there every
-# gradient exists, here weights are packed once, and nothing is padded but attention's rows. Shapes: T
-# tokens in all, N sequences of a group, W tokens of its longest one, H heads of size K, D hidden, M masked
-# tokens.
+# This shares no functions with `modeling`, but gives the same results to rounding: modeling needs gradients
+# everywhere, here weights are packed once, and only the rows of attention are padded. Shapes: T tokens in
+# all, N sequences of a group, W tokens of its longest one, H heads of size K, D hidden, M masked tokens.
 
 
-Dense = Callable[..., tf.Tensor]  # of the arguments of `dense`, with weights as the blocks have them
+Dense = Callable[..., tf.Tensor]  # signature of `dense`, with weights in the form of the blocks
 
 
 class Block(NamedTuple):
-    """The weights of a block, in the compute dtype, products in order. Query's are divided by sqrt(K)
-    already."""
+    """Weights of a block, in the compute dtype, products in order. Those of the query are already divided by
+    sqrt(K)."""
 
     qkv: Affine | Quantised
     attention_output: Affine | Quantised
@@ -270,14 +271,14 @@ class Block(NamedTuple):
 
 
 class Encoder(NamedTuple):
-    """The weights of a model without its head: what all heads of a model share.
+    """The weights of a model without its head, shared by all of its heads.
 
     Attributes:
-      tables: float32 [rows, D or narrower], of words, segments (None where no token reads its own) and
-        positions, from that of the first token on.
+      tables: float32 [rows, D or narrower] for words, segments (None if no token uses them) and positions,
+        from that of the first token on.
       norm: LayerNorm of the embeddings, float32.
-      projection: from narrower tables to D, in the compute dtype; None where they are of D.
-      blocks: one after the other.
+      projection: from narrower tables to D, in the compute dtype; None if they have width D.
+      blocks: all blocks, in order.
     """
 
     tables: list[tf.Tensor | None]
@@ -287,11 +288,11 @@ class Encoder(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """A group of sequences, as of `rows.attention_groups`, and its tensors for attention.
+    """A group of sequences from `rows.attention_groups`, and its tensors for attention.
 
     Attributes:
-      vectors: int32 [3 x N x H x W]: which of the T x 3 x H vectors of query, key and value stands where.
-      added: [N, 1, 1, W], added to scores.
+      vectors: int32 [3 x N x H x W]: indices among the T x 3 x H vectors of query, key and value.
+      added: [N, 1, 1, W], added to the scores.
     """
 
     vectors: tf.Tensor
@@ -299,8 +300,8 @@ class Attended(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Layout of all tokens in attention: the groups, whether there is more than the first one, and for each
-    token and head the index of its vector among those of the groups, int32 [T x H]."""
+    """Layout of all tokens in attention: the groups, whether there is more than one, and for each token and
+    head the index of its vector among those of the groups, int32 [T x H]."""
 
     groups: list[Attended]
     has_more: tf.Tensor
@@ -311,9 +312,9 @@ class Weights(NamedTuple):
     """Source of the weights of a model.
 
     Attributes:
-      read: name of a weight -> float32 values.
-      has: name of a weight -> whether there is such a one.
-      dtype: of products: bfloat16 or float32.
+      read: function from the name of a weight to its float32 values.
+      has: function from a name to whether such a weight exists.
+      dtype: type of matrix products: bfloat16 or float32.
     """
 
     read: Callable[[str], np.ndarray]
@@ -321,7 +322,7 @@ class Weights(NamedTuple):
     dtype: str
 
     def affine(self, *names: str, scale: float = 1.0) -> Affine:
-        """Returns dense layers side by side, the first of which is multiplied by a factor."""
+        """Returns dense layers side by side, the first one multiplied by a factor."""
         kernels = [self.read(f"{name}/kernel") for name in names]
         biases = [self.vector(f"{name}/bias", kernel.shape[1]) for name, kernel in zip(names, kernels)]
         for part in (kernels, biases):
@@ -329,11 +330,11 @@ class Weights(NamedTuple):
         return Affine(*(tensor(side_by_side(part), self.dtype) for part in (kernels, biases)))
 
     def vector(self, name: str, size: int) -> np.ndarray:
-        """Returns a bias, zeros where there is none."""
+        """Returns a bias; zeros if it is missing."""
         return self.read(name) if self.has(name) else np.zeros(size, np.float32)
 
     def norm(self, name: str, dtype: str | None = None) -> Norm:
-        """Returns the LayerNorm of a layer, in the type of products unless another one is given."""
+        """Returns the LayerNorm of a layer, by default in the type of products."""
         parts = (self.read(f"{name}/LayerNorm/{part}") for part in ("gamma", "beta"))
         return Norm(*(tensor(part, dtype or self.dtype) for part in parts))
 
@@ -376,8 +377,9 @@ def head_of(weights: Weights, head: str, bert: BertConfig) -> Callable[..., dict
     """Reads the weights of a head, one of `source.HEADS`.
 
     Returns:
-      A function of the vectors of tokens [T, D], in the type of products, where sequences begin, int32 [N],
-      and the tokens to predict, int32 [M], that gives the outputs of the head, float32, see `rows.Network`.
+      A function of the vectors of tokens [T, D], in the type of products, the first token of each sequence,
+      int32 [N], and the tokens to predict, int32 [M]. It returns the head's float32 outputs, see
+      `rows.Network`.
     """
     if head == "embed":
         return lambda x_TD, firsts_N, masked_M: {"sequence": tf.cast(x_TD, tf.float32)}
@@ -415,7 +417,7 @@ def head_of(weights: Weights, head: str, bert: BertConfig) -> Callable[..., dict
 
 
 def lay_out(batch: dict[str, tf.Tensor], groups: int, heads: int, dtype: str) -> Layout:
-    """Returns the layout that a batch says; see `batch_of` in the back end."""
+    """Returns the layout of a batch; see `batch_of` in the back end."""
     parts_3H = tf.reshape(tf.range(3 * heads), [3, 1, heads, 1])
     found = []
     for number in range(groups):
@@ -439,7 +441,7 @@ def run_block(x_TD: tf.Tensor, weights: Block, layout: Layout, bert: BertConfig,
 
 @tf.function(autograph=False)  # traced once for all blocks
 def attend(products: tf.Tensor, layout: Layout, heads: int) -> tf.Tensor:
-    """Returns the heads' outputs side by side, [T, D], of query, key and value side by side, [T, 3 x D]."""
+    """Returns the heads' outputs side by side, [T, D], from query, key and value side by side, [T, 3 x D]."""
     hidden = products.shape[1] // 3
     vectors = tf.reshape(products, [-1, hidden // heads])
     first, more = layout.groups[0], layout.groups[1:]
@@ -452,7 +454,7 @@ def attend(products: tf.Tensor, layout: Layout, heads: int) -> tf.Tensor:
 
 
 def _attend_group(vectors: tf.Tensor, group: Attended, heads: int) -> tf.Tensor:
-    """Returns the outputs of a group, [N x H x W, K], of the vectors of query, key and value."""
+    """Returns the outputs of a group, [N x H x W, K], from the vectors of query, key and value."""
     size = vectors.shape[1]
     sequences, width = tf.shape(group.added)[0], tf.shape(group.added)[3]
     parts = tf.reshape(tf.gather(vectors, group.vectors), [3, sequences, heads, width, size])
@@ -464,7 +466,7 @@ def _attend_group(vectors: tf.Tensor, group: Attended, heads: int) -> tf.Tensor:
 def encode(
     encoder: Encoder, bert: BertConfig, dtype: str, dense: Dense, batch: dict[str, tf.Tensor]
 ) -> tf.Tensor:
-    """Returns the vectors of tokens, [T, D] in the type of products, of a batch as of `batch_of`."""
+    """Returns the vectors of tokens, [T, D] in the type of products, for a batch of `batch_of`."""
     rows = zip(encoder.tables, (batch["ids_T"], batch["segments_T"], batch["positions_T"]))
     x_TD = tf.add_n([tf.gather(table, rows_T) for table, rows_T in rows if table is not None])
     x_TD = tf.cast(norm(x_TD, encoder.norm, bert.layer_norm_eps), dtype)

@@ -1,6 +1,6 @@
-"""A model's methods as functions of TensorFlow, from text to answers: what an export holds.
+"""A model's methods as TensorFlow functions, from text to answers: the content of an export.
 
-They need nothing of this package once they are saved, and give what `official.inference.Model` gives.
+Once saved they are independent of this package, and give the same results as `official.inference.Model`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from official.modeling.stages import Stage
 # -----------------------------------------------------------------------------------------------------------
 # Weights
 #
-# A variable is float32; with bf16 it is bfloat16 where it is read so, and the tables of the embeddings;
-# with int8 dense kernels and the table of words are 8-bit integers, with a scale for each column, of the
-# table for each word, in NAME/scale.
+# A variable is float32. With bf16, weights that are read as bfloat16 and the embedding tables are bfloat16;
+# with int8, dense kernels and the table of words are 8-bit integers, with a scale in NAME/scale, per column
+# or, for the table, per word.
 
 
 SCALE = "/scale"
@@ -44,21 +44,21 @@ DTYPES = ("fp32", "bf16", "int8")
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """A weight of a stage: the variable that it is read from, and the type that it is read in."""
+    """A weight of a stage: its variable, and the type in which it is read."""
 
     name: str
     dtype: tf.DType
 
 
-# A stage of a model without variables, and its weights: as of `Stage.weights`, with a Leaf for each tensor.
+# A stage of a model without variables, and its `Stage.weights` with a Leaf for each tensor.
 Read = tuple[Stage, Any]
 
 
 def stages_of(bert: BertConfig, head: str, classes: int, dtype: str) -> list[Read]:
-    """Returns the stages of a model that the outputs of its head need; no weight gets a value.
+    """Returns the stages of a model that the outputs of its head need, without values of weights.
 
     Args:
-      bert, head, classes: as of `source.make_network`.
+      bert, head, classes: see `source.make_network`.
       dtype: one of DTYPES.
     """
     with tf.Graph().as_default():
@@ -70,7 +70,7 @@ def stages_of(bert: BertConfig, head: str, classes: int, dtype: str) -> list[Rea
             if tensor is None:
                 return None
             operation = tensor.op
-            while operation.type != "VarHandleOp":  # casts, and the reading
+            while operation.type != "VarHandleOp":  # skips casts and reads
                 operation = operation.inputs[0].op
             return Leaf(names[operation.name], tensor.dtype)
 
@@ -78,7 +78,7 @@ def stages_of(bert: BertConfig, head: str, classes: int, dtype: str) -> list[Rea
 
 
 def leaves_of(reads: list[Read]) -> dict[str, tf.DType]:
-    """Returns {name of a variable: the type that it is read in}, of what is read in several, float32."""
+    """Returns {name of a variable: type in which it is read}; float32 if there are several."""
     found: dict[str, tf.DType] = {}
     for leaf in filter(None, tf.nest.flatten([leaves for _, leaves in reads])):
         found[leaf.name] = leaf.dtype if found.get(leaf.name) in (None, leaf.dtype) else tf.float32
@@ -86,14 +86,14 @@ def leaves_of(reads: list[Read]) -> dict[str, tf.DType]:
 
 
 class Weights(tf.Module):
-    """Variables by their names."""
+    """Variables by name."""
 
     def __init__(self, leaves: dict[str, tf.DType], read: Callable[[str], np.ndarray], dtype: str):
         """Reads the weights, each once.
 
         Args:
-          leaves: {name: the type that it is read in}.
-          read: name -> float32 values. Raises ConfigError where there are none.
+          leaves: {name: type in which the weight is read}.
+          read: function from a name to float32 values. Raises ConfigError for missing ones.
           dtype: one of DTYPES.
         """
         super().__init__(name="weights")
@@ -114,7 +114,7 @@ class Weights(tf.Module):
         self.variables_by_name[name] = tf.Variable(value, trainable=False, name=name, dtype=dtype)
 
     def tensor(self, leaf: Leaf | None) -> tf.Tensor | None:
-        """Returns a weight in the type of a leaf."""
+        """Returns the weight of a leaf, in its type."""
         if leaf is None:
             return None
         value = tf.convert_to_tensor(self.variables_by_name[leaf.name])
@@ -131,7 +131,7 @@ class Weights(tf.Module):
 
 
 def quantise(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns int8 values and the float32 scale that they are multiplied by, the same along an axis."""
+    """Returns int8 values and the float32 scale by which they are multiplied, constant along an axis."""
     scale = np.abs(values).max(axis=axis, keepdims=True).astype(np.float32) / np.float32(127)
     scale = np.where(scale > 0, scale, np.float32(1))
     return np.rint(values / scale).astype(np.int8), scale
@@ -140,15 +140,15 @@ def quantise(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
 # -----------------------------------------------------------------------------------------------------------
 # Network
 #
-# Shapes: R rows of L places, B of them at once.
+# Shapes: R rows of L positions, B of them per batch.
 
 
 Features = dict[str, tf.Tensor]
 
 
 def loaded(bert: BertConfig, weights: Weights, reads: list[Read]) -> Callable[[Features], stages.Tensors]:
-    """Returns a function of batches: the stages, the first of which are the embeddings. The weights are read,
-    and where they are integers multiplied out, once, here and not for each batch."""
+    """Returns a function of batches: the stages, beginning with the embeddings. The weights are read here,
+    and dequantized if they are integers, once and not per batch."""
     read = [(stage, tf.nest.map_structure(weights.tensor, leaves)) for stage, leaves in reads[1:]]
     projection = tf.nest.map_structure(weights.tensor, reads[0][1].projection)
 
@@ -164,7 +164,7 @@ def loaded(bert: BertConfig, weights: Weights, reads: list[Read]) -> Callable[[F
 def _embedded(
     bert: BertConfig, weights: Weights, projection: layers.Affine | None, features: Features
 ) -> stages.Tensors:
-    """Returns the outputs of the first stage. Rows of the tables are read, whatever their type."""
+    """Returns the outputs of the first stage, from rows of the tables in any type."""
     ids_BL, offset = features["input_ids"], bert.position_offset
     segments = features["segment_ids"] if bert.reads_segments else 0
     places = features.get("position_ids", tf.range(tf.shape(ids_BL)[1]))
@@ -183,29 +183,29 @@ def _embedded(
 
 
 def places_of(ids: tf.Tensor, bert: BertConfig) -> tf.Tensor:
-    """Returns the number of tokens before each in its row, int32 as the ids [..., L], of a family that counts
-    positions from the id of padding, which may stand anywhere.
+    """Returns the number of tokens before each one in its row, int32 like the ids [..., L], for a family that
+    counts positions from the id of padding; padding may be anywhere.
 
     Source: transformers, `RobertaEmbeddings.create_position_ids_from_input_ids`.
     """
     is_token = tf.cast(tf.not_equal(ids, bert.position_offset - 1), tf.int32)
     counted = tf.maximum(tf.cumsum(is_token, axis=-1) * is_token - 1, 0)
-    # Never more than the place in the row: this ends with an error for rows that are too long.
+    # Never more than the index in the row: this fails for rows that are too long.
     return tf.minimum(counted, tf.range(bert.positions)[: tf.shape(ids)[-1]])
 
 
 def in_batches(
     compute: Callable[[Features], Sequence[tf.Tensor]], features: Features, like: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Computes rows of all lengths, a few at a time: memory does not grow with their number.
+    """Computes rows of all lengths, a few at a time, so that memory does not grow with their number.
 
     Args:
-      compute: features of a batch, as long as its longest row -> tensors of B rows.
-      features: int32 [R, ..]; `input_mask` has 1 for the tokens, from the first place on.
-      like: tensors of no row, of the shapes and types that `compute` returns.
+      compute: function from the features of a batch, as long as its longest row, to tensors of B rows.
+      features: int32 [R, ..]; `input_mask` has 1 for the tokens, from the first position on.
+      like: tensors without rows, of the shapes and types that `compute` returns.
 
     Returns:
-      The tensors of all rows, in their order.
+      The tensors of all rows, in order.
     """
     lengths_R = tf.reduce_sum(features["input_mask"], axis=1)
     order_R = tf.argsort(-lengths_R, stable=True)
@@ -229,11 +229,11 @@ def in_batches(
 # -----------------------------------------------------------------------------------------------------------
 # Texts as rows
 #
-# Shapes: N texts of T word pieces in all, rows of L places.
+# Shapes: N texts of T word pieces in all, rows of L positions.
 
 
 def pairs(first: Pieces, second: Pieces, has_second_N: tf.Tensor, special: Special, most: int) -> Features:
-    """Returns [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no second text.
+    """Returns [CLS] A [SEP] B [SEP], or [CLS] A [SEP] without a second text.
 
     The longer one of a pair (of equals: B) loses its last token until there are at most `most`, see
     `official.data.pretraining.examples.kept_lengths`.
@@ -253,7 +253,7 @@ def ragged(pieces: Pieces) -> tf.RaggedTensor:
 
 
 def _shortened(ids: tf.RaggedTensor, lengths_N: tf.Tensor) -> tf.RaggedTensor:
-    """Returns the first ids of each row."""
+    """Returns the first ids of each row, as many as its length."""
     places = tf.ragged.range(tf.cast(ids.row_lengths(), tf.int32)).flat_values
     kept = places < tf.gather(lengths_N, ids.value_rowids())
     return _of_lengths(tf.boolean_mask(ids.flat_values, kept), lengths_N)
@@ -264,11 +264,11 @@ def _of_lengths(values_T: tf.Tensor, lengths_N: tf.Tensor) -> tf.RaggedTensor:
 
 
 def padded(parts: list[tf.RaggedTensor], special: Special, has_second_N: tf.Tensor | None = None) -> Features:
-    """Returns rows of one text or two, as long as the longest one.
+    """Returns rows of one text or two, padded to the longest one.
 
     Args:
-      parts: ids of the first texts, ragged [N, ..], and of the second ones where there may be such.
-      special: ids.
+      parts: ids of the first texts, ragged [N, ..], and of the second ones if there may be any.
+      special: ids of the special tokens.
       has_second_N: bool: whether a row has a second text, which may be empty.
 
     Returns:
@@ -293,16 +293,17 @@ def padded(parts: list[tf.RaggedTensor], special: Special, has_second_N: tf.Tens
 
 
 def masked(texts_N: tf.Tensor, split: Splitter, special: Special) -> Features:
-    """Returns [CLS] text [SEP] with [MASK] where the text has it, and the places of the masks.
+    """Returns [CLS] text [SEP] with the [MASK]s of the text, and their positions.
 
     Returns:
-      As `padded`, and `masked_lm_positions` int32 [N, P]: those of the masks, then 0; at least one column.
+      As `padded`, and `masked_lm_positions` int32 [N, P]: positions of the masks, then 0; at least one
+      column.
     """
     between = tf.strings.split(texts_N, MASK)
     pieces = split(between.flat_values)
     ends = tf.fill([tf.size(pieces.lengths_N), 1], special.mask)
     with_ends = tf.concat([ragged(pieces), ends], 1)
-    # A mask stands behind every part; the last one of a text is taken off again.
+    # A mask follows every part; the last one of a text is removed again.
     of_texts = tf.RaggedTensor.from_row_splits(with_ends, between.row_splits, validate=False).merge_dims(1, 2)
     features = padded([of_texts[:, :-1]], special)
     found = tf.where(features["input_ids"] == special.mask)
@@ -315,18 +316,18 @@ def masked(texts_N: tf.Tensor, split: Splitter, special: Special) -> Features:
 # -----------------------------------------------------------------------------------------------------------
 # Windows
 #
-# It gives what `official.data.squad.features` and `official.data.squad.answers` give. Shapes: N questions,
-# each with its context of T word pieces in all; R windows of L places.
+# Equivalent to `official.data.squad.features` and `official.data.squad.answers`. Shapes: N questions, each
+# with its context, of T word pieces in all; R windows of L positions.
 
 
 class Windows(NamedTuple):
     """[CLS] question [SEP] window [SEP], the windows of a question one after the other.
 
     Attributes:
-      questions_R: int32, ascending: whose window it is.
+      questions_R: int32, ascending: question of the window.
       first_lengths_R: int32: tokens of [CLS] question [SEP].
-      first_pieces_R: int32: the first piece, among those of all contexts.
-      lengths_R: int32: pieces.
+      first_pieces_R: int32: first piece, among those of all contexts.
+      lengths_R: int32: number of pieces.
     """
 
     questions_R: tf.Tensor
@@ -336,8 +337,8 @@ class Windows(NamedTuple):
 
 
 def cut_windows(questions: Pieces, contexts: Pieces, rules: WindowRules) -> Windows:
-    """Cuts windows of as many pieces as fit beside the question; each begins `doc_stride` pieces behind the
-    one before it. A question without text, or whose context has no piece, has none."""
+    """Cuts windows of as many pieces as fit after the question; each begins `doc_stride` pieces after the
+    previous one. A question without text, or whose context has no piece, has none."""
     query_N = tf.minimum(questions.lengths_N, rules.max_query_length)
     room_N = rules.max_seq_length - query_N - 3  # [CLS] question [SEP] window [SEP]
     stride_N = tf.minimum(room_N, rules.doc_stride)
@@ -364,18 +365,18 @@ def rows_of(windows: Windows, questions: Pieces, contexts: Pieces, special: Spec
 
 
 def is_context(windows: Windows, width: tf.Tensor) -> tf.Tensor:
-    """Returns bool [R, L]: whether a token is a piece of the context."""
+    """Returns a mask, bool [R, L], of the tokens that are pieces of the context."""
     places_L = tf.range(width)
     first_R1 = windows.first_lengths_R[:, None]
     return (places_L >= first_R1) & (places_L < first_R1 + windows.lengths_R[:, None])
 
 
 def is_max_context(windows: Windows, width: tf.Tensor, pieces: tf.Tensor) -> tf.Tensor:
-    """Returns bool [R, L]: whether a token is a piece of the context, and none of the question's other
-    windows shows it better; see `official.data.squad.answers`.
+    """Returns a mask, bool [R, L], of the context's pieces for which this window of the question has the most
+    context; see `official.data.squad.answers`.
 
     Args:
-      windows: of all questions.
+      windows: windows of all questions.
       width: L.
       pieces: T.
     """
@@ -397,16 +398,16 @@ def is_max_context(windows: Windows, width: tf.Tensor, pieces: tf.Tensor) -> tf.
 # -----------------------------------------------------------------------------------------------------------
 # Answers
 #
-# It gives what `official.data.squad.answers` gives. Shapes: N questions, R windows of L places, K
-# candidates, D of them that are the first with their text.
+# Equivalent to `official.data.squad.answers`. Shapes: N questions, R windows of L positions, K
+# candidates, D of them the first with their text.
 
 
 class Candidates(NamedTuple):
-    """Stretches of the contexts, those of a question one after the other, best first.
+    """Spans of the contexts, grouped by question, best first.
 
     Attributes:
       questions: int32, ascending.
-      begins, ends: int32: first characters, and those behind the last ones.
+      begins, ends: int32: offsets of the first characters, and of the ends.
       scores: float64: sum of the two logits.
     """
 
@@ -426,12 +427,12 @@ def find(
 
     Args:
       start_RL, end_RL: float32 logits.
-      windows: of all questions.
-      contexts: of N questions.
-      rules: what counts as an answer.
+      windows: windows of all questions.
+      contexts: contexts of N questions.
+      rules: conditions for answers.
 
     Returns:
-      As `signatures.SIGNATURES` says: `text`, `start`, `end`, `score`, [N] each.
+      As in `signatures.SIGNATURES`: `text`, `start`, `end`, `score`, [N] each.
     """
     candidates = _search(start_RL, end_RL, windows, contexts, rules)
     firsts_D, texts_D = _distinct(candidates, contexts.text)
@@ -439,7 +440,7 @@ def find(
     ranks_D = tf.range(tf.size(best.questions)) - tf.searchsorted(best.questions, best.questions)
     kept = tf.where(ranks_D < rules.n_best_size)[:, 0]
     nulls_N = None
-    if rules.version_2_with_negative:  # the least score of [CLS] in the windows of a question; 0 without one
+    if rules.version_2_with_negative:  # minimum score of [CLS] over a question's windows; 0 without one
         of_R = windows.questions_R
         sums_R = tf.cast(start_RL[:, 0], tf.float64) + tf.cast(end_RL[:, 0], tf.float64)
         windows_N = tf.math.unsorted_segment_sum(tf.ones_like(of_R), of_R, count)
@@ -450,8 +451,8 @@ def find(
 def _search(
     start_RL: tf.Tensor, end_RL: tf.Tensor, windows: Windows, contexts: Pieces, rules: AnswerRules
 ) -> Candidates:
-    """Returns every pair of one of the best starts and one of the best ends of a window that is an answer; of
-    questions without such a pair, the best answer of one piece in each window."""
+    """Returns all pairs of one of the best starts and one of the best ends of a window that are answers; for
+    questions without such a pair, the best single-piece answer of each window."""
     width = tf.shape(start_RL)[1]
     may_start_RL = is_max_context(windows, width, tf.size(contexts.ids_T))
     starts = _best(start_RL, may_start_RL, rules.n_best_size)
@@ -482,15 +483,15 @@ def _search(
         tf.gather(contexts.ends_T, offsets_K + last_K),
         tf.cast(starts_K, tf.float64) + tf.cast(ends_K, tf.float64),
     )
-    # Those of a question one after the other, best first; ties stand as they were found.
+    # Grouped by question, best first; ties in the order of discovery.
     by_score = tf.argsort(found.scores, direction="DESCENDING", stable=True)
     order = tf.gather(by_score, tf.argsort(tf.gather(found.questions, by_score), stable=True))
     return found.picked(order)
 
 
 def _best(logits_RL: tf.Tensor, may_RL: tf.Tensor, count: int) -> tf.Tensor:
-    """Returns int32 [R, count at most]: the places of the greatest logits where `may` allows it; -1 for none
-    left."""
+    """Returns the positions of the largest logits where `may` allows it, int32 [R, at most count]; -1 if none
+    is left."""
     lowest = tf.constant(float("-inf"), logits_RL.dtype)
     found = tf.math.top_k(tf.where(may_RL, logits_RL, lowest), tf.minimum(count, tf.shape(logits_RL)[1]))
     return tf.where(tf.gather(may_RL, found.indices, batch_dims=1), found.indices, -1)
@@ -514,7 +515,7 @@ def _distinct(candidates: Candidates, text: Decoded) -> tuple[tf.Tensor, tf.Tens
 def _predicted(
     best: Candidates, texts_D: tf.Tensor, nulls_N: tf.Tensor | None, count: tf.Tensor, rules: AnswerRules
 ) -> dict[str, tf.Tensor]:
-    """Returns the answers, of the n-best candidates of all questions and the scores of "no answer"."""
+    """Returns the answers, from the n-best candidates of all questions and the scores of "no answer"."""
     numbers_N = tf.range(count)
     firsts_N = tf.searchsorted(best.questions, numbers_N)
     counts_N = tf.searchsorted(best.questions, numbers_N, side="right") - firsts_N
@@ -526,15 +527,15 @@ def _predicted(
     if nulls_N is not None:
         is_answer_N &= nulls_N - chosen_N <= rules.null_score_diff_threshold
         chosen_N = tf.where(is_answer_N, chosen_N, nulls_N)
-        # In the list "no answer" stands behind all that is no worse, however long the list becomes; else the
-        # last text makes room for it.
+        # In the list, "no answer" follows everything that is at least as good, at any length of the list;
+        # otherwise the last text makes room for it.
         ranks_N1 = tf.reduce_sum(tf.cast(scores_NE >= nulls_N[:, None], tf.int32), axis=1, keepdims=True)
         is_last_E = tf.range(tf.shape(scores_NE)[1]) == rules.n_best_size - 1
         listed_NE = tf.where((ranks_N1 < rules.n_best_size) & is_last_E, lowest, scores_NE)
         scores_NE = tf.concat([listed_NE, nulls_N[:, None]], 1)
         is_listed_N = tf.ones_like(has_one_N)
 
-    # The probability of the score among those of its list; 1 where there is no list.
+    # The probability of the score among those of its list; 1 without a list.
     most_N = tf.where(is_listed_N, tf.reduce_max(scores_NE, axis=1), 0.0)
     sums_N = tf.reduce_sum(tf.exp(scores_NE - most_N[:, None]), axis=1)
     share_N = tf.where(is_listed_N, tf.exp(chosen_N - most_N) / sums_N, 1.0)
@@ -550,7 +551,7 @@ def _predicted(
 # -----------------------------------------------------------------------------------------------------------
 # Methods
 #
-# Shapes: N texts, R rows of L places, P masks of a text, C classes.
+# Shapes: N texts, R rows of L positions, P masks of a text, C classes.
 
 
 Outputs = dict[str, tf.Tensor]
@@ -558,14 +559,14 @@ _ACTIVATIONS: dict[str, Callable] = {
     "identity": tf.identity,
     "tanh": tf.tanh,
     "relu": tf.nn.relu,
-    "gelu": tf.nn.gelu,  # the exact one, with erf
+    "gelu": tf.nn.gelu,  # the exact form, with erf
     "silu": tf.nn.silu,
     "sigmoid": tf.sigmoid,
 }
 
 
 def pooled(sequence_BLD: tf.Tensor, mask_BL: tf.Tensor, pooling: str) -> tf.Tensor:
-    """Returns one vector for each sequence, float32 [B, D], as `EmbeddingSettings.pooling` says."""
+    """Returns one vector for each sequence, float32 [B, D], see `EmbeddingSettings.pooling`."""
     sequence_BLD, is_token_BL1 = tf.cast(sequence_BLD, tf.float32), mask_BL[..., None] > 0
     if pooling == "cls":
         return sequence_BLD[:, 0]
@@ -576,16 +577,16 @@ def pooled(sequence_BLD: tf.Tensor, mask_BL: tf.Tensor, pooling: str) -> tf.Tens
 
 
 def normalized(vectors_BD: tf.Tensor) -> tf.Tensor:
-    """Returns vectors of length 1; zeros stay."""
+    """Returns vectors of length 1; zero vectors stay."""
     return vectors_BD / tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), MIN_NORM)
 
 
 class Methods:
-    """The methods of a model, and `tensors`, as functions of tensors that give what `signatures` says."""
+    """The methods of a model, and `tensors`, as functions of tensors with the outputs in `signatures`."""
 
     def __init__(self, source: Source, networks: dict[str, Callable], words: Any):
-        """Takes for each method what loads its network, and a table of words by their ids (int64); None where
-        no method takes text."""
+        """`networks`: {method: function that loads its network}; `words`: a table of words by their ids
+        (int64), None if no method takes text."""
         self._source, self._networks, self._words = source, networks, words
         vocabulary, self._bert = source.vocabulary, source.bert
         self._special = vocabulary.special_ids
@@ -614,7 +615,7 @@ class Methods:
         return find(start_RL, end_RL, cut, contexts, rules)
 
     def classify(self, sentence_a: tf.Tensor, sentence_b: tf.Tensor) -> Outputs:
-        """Returns the labels of sentences, string [N] each. '' as second sentence is none, but where the
+        """Returns the labels of sentences, string [N] each. '' as second sentence means none, unless the
         model was trained with pairs."""
         classes = methods.classes_of(self._source)
         has_second_N = tf.fill(tf.shape(sentence_b), classes.texts == 2)
@@ -622,8 +623,8 @@ class Methods:
             has_second_N = sentence_b != ""
         checks = []
         if classes.texts == 1 or self._bert.why_no_pairs(self._source.vocabulary.marks_pairs):
-            told = "sentence_b must be '': the model takes single sentences."
-            checks = [tf.debugging.Assert(tf.reduce_all(sentence_b == ""), [told])]
+            problem = "sentence_b must be '': the model takes single sentences."
+            checks = [tf.debugging.Assert(tf.reduce_all(sentence_b == ""), [problem])]
         with tf.control_dependencies(checks):
             first, second = self._split(sentence_a), self._split(sentence_b)
         features = pairs(first, second, has_second_N, self._special, classes.length)
@@ -665,13 +666,13 @@ class Methods:
         return {"embedding": vectors_ND}
 
     def fill_mask(self, text: tf.Tensor) -> Outputs:
-        """Returns the likeliest words of the masks of texts, string [N]."""
+        """Returns the most probable words of the masks of texts, string [N]."""
         positions, top = self._bert.positions, signatures.TOP_WORDS
         size = self._source.vocabulary.size
         features = masked(text, self._split, self._special)
         width = tf.shape(features["input_ids"])[1]
-        told = "Too many word pieces with [CLS] and [SEP]. Shorten the text:"
-        check = tf.debugging.Assert(width <= positions, [told, width, "of", positions])
+        problem = "Too many word pieces with [CLS] and [SEP]. Shorten the text:"
+        check = tf.debugging.Assert(width <= positions, [problem, width, "of", positions])
         with tf.control_dependencies([check]):
             positions_NP = tf.identity(features["masked_lm_positions"])
         features["masked_lm_positions"], count = positions_NP, tf.shape(positions_NP)[1]
@@ -685,7 +686,7 @@ class Methods:
         like = [tf.zeros([0, count, top]), tf.zeros([0, count, top], tf.int32)]
         shares_NPT, ids_NPT = in_batches(compute, features, like)
         tokens_NPT = self._words.lookup(tf.cast(ids_NPT, tf.int64))
-        is_mask_NP1 = positions_NP[..., None] > 0  # in the first place is [CLS]
+        is_mask_NP1 = positions_NP[..., None] > 0  # position 0 is [CLS]
         tokens_NPT, shares_NPT = tf.where(is_mask_NP1, tokens_NPT, ""), tf.where(is_mask_NP1, shares_NPT, 0.0)
         masks = tf.reduce_max(tf.reduce_sum(tf.cast(is_mask_NP1, tf.int32), [1, 2]))
         return {"tokens": tokens_NPT[:, :masks], "scores": shares_NPT[:, :masks]}
@@ -710,33 +711,33 @@ class Methods:
 
 
 def only_ids_of(source: Source) -> str | None:
-    """Returns the reason why functions of TensorFlow can only take a model's token ids; None where they can
-    take text."""
+    """Returns the reason for which functions of TensorFlow can only take a model's token ids; None if they
+    can take text."""
     if source.vocabulary.tokenizer is not None:
         return "TensorFlow's operations cannot express its tokenizer"
     if methods.embedding_settings(source).lower_case:
         return "do_lower_case of its sentence-transformers settings is not the tokenizer's"
-    told = {"tag": "it tags words", "choice": "it chooses from several texts"}
-    return told.get(model_folder.KIND_OF.get(str(source.problem_type), ""))
+    reasons = {"tag": "it tags words", "choice": "it chooses from several texts"}
+    return reasons.get(model_folder.KIND_OF.get(str(source.problem_type), ""))
 
 
 class GraphModel(tf.Module):
     """A model whose methods are functions of TensorFlow.
 
-    Each method that it has is an attribute with the name of its signature, and so is `tensors`. Of models
-    that `only_ids_of` has a reason for there is `tensors` alone.
+    Each method that it has is an attribute with the name of its signature, and so is `tensors`. Models for
+    which `only_ids_of` gives a reason have only `tensors`.
     """
 
     def __init__(self, source: Source, vocabulary_file: str | None, dtype: str = "fp32"):
-        """Builds it.
+        """Builds the functions.
 
         Args:
           source: the model.
-          vocabulary_file: its words, a line each: what becomes an asset; None: it takes token ids alone.
+          vocabulary_file: file of its words, one per line, which becomes an asset; None: token ids only.
           dtype: one of DTYPES.
 
         Raises:
-          ConfigError: where a weight is missing or cannot be read, or the vocabulary cannot be taken.
+          ConfigError: if a weight is missing or cannot be read, or the vocabulary is not supported.
         """
         super().__init__(name="bert")
         names, self.words = source.abilities(), None

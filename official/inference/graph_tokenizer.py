@@ -1,4 +1,4 @@
-"""Text -> word pieces and their positions, by the published rules, as operations of TensorFlow."""
+"""Splits text into word pieces with positions, by the published rules, in TensorFlow operations."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from official.io.errors import ConfigError
 # -----------------------------------------------------------------------------------------------------------
 # Characters
 #
-# A table is in pages of 256 code points, and equal pages are kept once: most of Unicode is alike.
+# A table has pages of 256 code points, and equal pages are stored once, since most of Unicode is alike.
 
 
-FINAL_SIGMA = 0x3C2  # how the small letter is written at the end of a word
+FINAL_SIGMA = 0x3C2  # small sigma at the end of a word
 CAPITAL_SIGMA = "\u03a3"
 _CODE_POINTS = 0x110000
 _PAGE = 256
@@ -30,7 +30,7 @@ class Paged(NamedTuple):
     """A table over all code points.
 
     Attributes:
-      pages: int32 [4352]: which page of values each 256 code points have.
+      pages: int32 [4352]: page of values of each 256 code points.
       values: [pages x 256, ...].
     """
 
@@ -39,16 +39,17 @@ class Paged(NamedTuple):
 
 
 class Characters(NamedTuple):
-    """Tables of what becomes of characters.
+    """Tables of the normalization of characters.
 
     Attributes:
       kinds: int32: one of the kinds above.
-      counts: int32: of the characters that a letter, or one that is a word by itself, becomes; 0 of others.
-      shifts: int32 [.., M]: what is added to its code for each of these.
+      counts: int32: number of characters that a letter, or a character that is a word by itself, becomes; 0
+        for others.
+      shifts: int32 [.., M]: difference of each of these from its code.
       classes: int32 [.., M]: canonical combining class of each of these.
-      starts: int32, 1: no character from it on is put in front of those before it.
-      is_cased: int32: 1 for what has a case and is not ignored beside it; None for a cased vocabulary.
-      is_ignored: int32: 1 for what is passed over where the end of a word is looked for; None as before.
+      starts: int32: 1 if no character from it on is reordered before earlier ones.
+      is_cased: int32: 1 for cased characters that are not ignored; None for a cased vocabulary.
+      is_ignored: int32: 1 for characters that are skipped in the search for the end of a word; None likewise.
     """
 
     kinds: Paged
@@ -68,7 +69,7 @@ def look_up(table: Paged, codes_C: tf.Tensor) -> tf.Tensor:
 
 @functools.lru_cache(maxsize=2)
 def tables(do_lower_case: bool) -> Characters:
-    """Returns the tables for text that loses its capitals and accents, or keeps them."""
+    """Returns the tables for text with or without lower-casing and removal of accents."""
     made = {code: wordpiece.normalize(chr(code), do_lower_case) for code in _not_alike()}
     kinds, starts = np.full(_CODE_POINTS, Kind.LETTER), np.ones(_CODE_POINTS)
     most = max(len(text) for _, text in made.values())
@@ -90,7 +91,7 @@ def tables(do_lower_case: bool) -> Characters:
 @functools.cache
 def _not_alike() -> list[int]:
     def is_alike(character: str) -> bool:
-        # Unassigned, of private use, half a character: letters that stay as they are.
+        # Unassigned, private use, surrogates: unchanged letters.
         category = unicodedata.category(character)
         return category in ("Cn", "Co", "Cs") and not wordpiece.IDEOGRAPH.match(character)
 
@@ -104,8 +105,9 @@ def _paged(values: np.ndarray) -> Paged:
 
 
 def _case_flags() -> tuple[np.ndarray, np.ndarray]:
-    """Returns the characters that Python's `str.lower` takes for cased, and those that it passes over, beside
-    a capital sigma: bool [code points] each. Python has no table of them; the sigma's lower case shows it."""
+    """Returns the characters that Python's `str.lower` treats as cased, and those that it skips, next to a
+    capital sigma: bool [code points] each. Python has no table of them; the lower case of the sigma reveals
+    it."""
     codes, final = _not_alike(), chr(FINAL_SIGMA)
     is_cased, is_ignored = np.zeros(_CODE_POINTS, bool), np.zeros(_CODE_POINTS, bool)
     is_cased[codes] = [f"{chr(code)}{CAPITAL_SIGMA}".lower()[-1] == final for code in codes]
@@ -116,13 +118,12 @@ def _case_flags() -> tuple[np.ndarray, np.ndarray]:
 # -----------------------------------------------------------------------------------------------------------
 # Word pieces
 #
-# It gives the ids of `official.data.word_pieces.wordpiece` and the places of
-# `official.data.squad.features`. Text is UTF-8; what is malformed counts as U+FFFD, as Python replaces it.
-# Shapes: N texts of C characters, which become P characters in V words, of T word pieces; all of them end
-# to end.
+# Gives the ids of `official.data.word_pieces.wordpiece` and the positions of `official.data.squad.features`.
+# Text is UTF-8; malformed bytes count as U+FFFD, as Python replaces them. Shapes: N texts of C characters,
+# which become P characters in V words, of T word pieces; all concatenated.
 
 
-_MAX_BYTES = 256  # of a word of the vocabulary, which the compiled tokenizer takes
+_MAX_BYTES = 256  # limit of the compiled tokenizer per word of the vocabulary
 
 
 class Decoded(NamedTuple):
@@ -130,8 +131,8 @@ class Decoded(NamedTuple):
 
     Attributes:
       codes_C: int32: code points.
-      splits_N1: int32 [N + 1]: where each text begins, and C.
-      is_empty_N: bool: nothing but white space.
+      splits_N1: int32 [N + 1]: start of each text, and C.
+      is_empty_N: bool: whether a text is only white space.
     """
 
     codes_C: tf.Tensor
@@ -144,9 +145,9 @@ class Pieces(NamedTuple):
 
     Attributes:
       ids_T: int32.
-      begins_T, ends_T: int32: the first character of each piece in its own text, and the one behind its last.
-      lengths_N: int32: pieces of each text.
-      text: its characters.
+      begins_T, ends_T: int32: offsets of the first character of each piece in its text, and of its end.
+      lengths_N: int32: number of pieces of each text.
+      text: characters of the texts.
     """
 
     ids_T: tf.Tensor
@@ -157,7 +158,7 @@ class Pieces(NamedTuple):
 
     @property
     def firsts_N(self) -> tf.Tensor:
-        """int32: the first piece of each text."""
+        """int32: index of the first piece of each text."""
         return tf.cumsum(self.lengths_N, exclusive=True)
 
 
@@ -168,9 +169,9 @@ class Splitter:
         """Builds the tables.
 
         Raises:
-          ConfigError: for a word that is longer than the compiled tokenizer takes.
+          ConfigError: for a word that is too long for the compiled tokenizer.
         """
-        import tensorflow_text as tf_text  # late: it takes a while, and only who splits text needs it
+        import tensorflow_text as tf_text  # late: slow, and only needed to split text
 
         self._tables = tables(vocabulary.do_lower_case)
         known = [wordpiece.UNKNOWN, *_reachable(vocabulary, self._tables)]
@@ -185,13 +186,13 @@ class Splitter:
         self._sizes = np.array(list(map(len, plain)), np.int32)
         with tf.device("CPU"):
             self._compiled = tf_text.FastWordpieceTokenizer(
-                [*known, "a b"],  # the latter is no word: [UNK] alone is not accepted
+                [*known, "a b"],  # "a b" never matches: [UNK] alone is not accepted
                 max_bytes_per_word=MAX_WORD_CHARACTERS * 4,
                 token_out_type=tf.int32,
                 no_pretokenization=True,
             )
 
-        # One function, however many methods call it: its tables are large.
+        # One function for all methods, since its tables are large.
         texts = tf.TensorSpec([None], tf.string)
         self._function = tf.function(self._split, input_signature=[texts], autograph=False)
 
@@ -208,12 +209,12 @@ class Splitter:
         filled_N = tf.math.unsorted_segment_sum(tf.cast(~is_white_C, tf.int32), owners_C, tf.size(texts_N))
         text = Decoded(codes_C, tf.cast(decoded.row_splits, tf.int32), filled_N == 0)
 
-        # Characters lose capitals and accents where the tables say so.
+        # Characters are lower-cased and lose accents according to the tables.
         texts_C = tf.repeat(tf.range(tf.size(text.is_empty_N)), text.splits_N1[1:] - text.splits_N1[:-1])
         first_C = tf.gather(text.splits_N1, texts_C)
         counts_C = look_up(tables.counts, text.codes_C)
         from_P, number_P = repeated(counts_C)
-        # The place behind each character and the accents that follow it, counted over all texts.
+        # The end of each character and the accents that follow it, counted over all texts.
         is_solid_C = kinds_C != Kind.ACCENT
         solid = tf.concat([tf.cast(tf.where(is_solid_C)[:, 0], tf.int32), [tf.size(kinds_C)]], 0)
         following_C = tf.gather(solid, tf.cumsum(tf.cast(is_solid_C, tf.int32)))
@@ -224,7 +225,7 @@ class Splitter:
         codes_P = _codes(text.codes_C, texts_C, from_P, number_P, tables)
         begins_P, ends_P = from_P - first_P, ends_P - first_P
 
-        # They make words, and these word pieces. The pieces of a word cover all of its characters.
+        # They form words, and these word pieces. The pieces of a word cover all of its characters.
         words_P = tf.gather(_words(kinds_C, texts_C), from_P)
         count = tf.reduce_max(tf.concat([words_P + 1, [0]], 0))
         sizes_V = tf.math.unsorted_segment_sum(tf.ones_like(words_P), words_P, count)
@@ -247,7 +248,7 @@ class Splitter:
 
 
 def _reachable(vocabulary: Vocabulary, tables: Characters) -> list[str]:
-    """Returns the words that text can become: letters that stay as they are, or one other character."""
+    """Returns the words that can occur in text: unchanged letters, or one other character."""
     words = [word for word in vocabulary.words if word.removeprefix(CONTINUATION)]
     plain = [word.removeprefix(CONTINUATION) for word in words]
     codes = np.array(sorted(map(ord, set("".join(plain)))), np.int32)
@@ -264,13 +265,13 @@ def _reachable(vocabulary: Vocabulary, tables: Characters) -> list[str]:
 
 
 def repeated(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the index of each of some, as often as its count says, and the number of the repetition."""
+    """Returns the index of each item, repeated by its count, and the number of the repetition."""
     of = tf.repeat(tf.range(tf.size(counts)), counts)
     return of, tf.range(tf.size(of)) - tf.gather(tf.cumsum(counts, exclusive=True), of)
 
 
 def _words(kinds_C: tf.Tensor, texts_C: tf.Tensor) -> tf.Tensor:
-    """Returns the number of the word that each character is in; of one that is in none, any number."""
+    """Returns the number of each character's word; any number for characters outside of words."""
     is_there_C = (kinds_C == Kind.LETTER) | (kinds_C == Kind.SINGLE)
     counts = tf.where(is_there_C | (kinds_C == Kind.SPACE))[:, 0]
     kinds, texts = tf.gather(kinds_C, counts), tf.gather(texts_C, counts)
@@ -299,17 +300,17 @@ def _codes(codes_C: Any, texts_C: Any, from_P: Any, number_P: Any, tables: Chara
 
 
 def _final_sigmas(codes_C: tf.Tensor, texts_C: tf.Tensor, tables: Characters) -> tf.Tensor:
-    """Returns bool [C]: a capital sigma that is the last letter of a word of more than one: `str.lower` makes
-    another small letter of it.
+    """Returns bool [C]: whether a character is a capital sigma at the end of a word with other letters, for
+    which `str.lower` gives another small letter.
 
     Source: The Unicode Standard 3.13, Final_Sigma.
     """
     assert tables.is_cased is not None and tables.is_ignored is not None
-    # Dropped characters are gone before.
+    # Without the characters that are dropped.
     kinds_C = look_up(tables.kinds, codes_C)
     is_gone_C = (kinds_C == Kind.DROPPED) | (kinds_C == Kind.BLANK)
     counts_C = (look_up(tables.is_ignored, codes_C) == 0) & ~is_gone_C
-    # The texts of cased characters; others are of none.
+    # The texts of cased characters; -1 for others.
     cased_C = tf.where(look_up(tables.is_cased, codes_C) > 0, texts_C, -1)
     kept = tf.pad(tf.boolean_mask(cased_C, counts_C), [[1, 1]], constant_values=-1)
     rank_C = tf.cumsum(tf.cast(counts_C, tf.int32), exclusive=True)

@@ -32,27 +32,27 @@ from official.io.errors import ConfigError, counted
 from official.io.sentence_folder import EmbeddingSettings
 
 _CALIBRATION_BATCH = 16
-_TABLES = (".json", ".jsonl", ".csv", ".parquet")  # whose lines are no texts
+_TABLES = (".json", ".jsonl", ".csv", ".parquet")  # not one text per line
 
 
 class Method:
-    """A method of a model: its network, and what goes into it.
+    """A method of a model: its network, and its inputs.
 
-    For int8 the ranges of activations are taken from a file, or from what a run was trained with, where that
-    is still there: of `answer` SQuAD's JSON, of `classify` a row a line with a tab between the texts of a
-    pair, of the others a text a line.
+    For int8 the ranges of activations are taken from a file, or from the training data of the run if they
+    still exist: for `answer` SQuAD's JSON, for `classify` one row per line with a tab between the texts of a
+    pair, for the others one text per line.
 
     Attributes:
-      settings: of the network; for int8 with the sequences that ranges were taken from.
-      network: of the method's head.
-      cut: reports texts that are too long.
+      settings: settings of the network; for int8 with the calibration sequences.
+      network: network of the method's head.
+      cut: reports truncated texts.
     """
 
     name: str
     __call__: Callable[..., Any]
 
     def __init__(self, source: Source, settings: Settings, calibration_file: str | None = None):
-        """Builds the network. Raises ConfigError where the model has no head for the method."""
+        """Builds the network. Raises ConfigError if the model has no head for the method."""
         source.check_can(self.name)
         self._source, self._bert, self._vocabulary = source, source.bert, source.vocabulary
         self._tokenizer = tokenizer_of(source.vocabulary)
@@ -73,10 +73,9 @@ class Method:
         """Returns the sequences to calibrate the ranges of int8's activations with."""
         raise NotImplementedError
 
-    def results(self, rows: Sequence[Any]) -> tuple[Any, np.ndarray]:  # an array is no Sequence
-        """Returns (the result of each row, bool [N]: whether a text of the row was longer than the model
-        takes, and cut). Texts with masked words that are longer are refused, and tags are given in
-        windows."""
+    def results(self, rows: Sequence[Any]) -> tuple[Any, np.ndarray]:  # an array is not a Sequence
+        """Returns (the result of each row, bool [N]: whether a text of the row was too long and truncated).
+        Texts with masked words that are too long are refused, and tagging uses windows."""
         return self(rows), np.zeros(len(rows), bool)
 
     def _outputs(self, rows: Rows) -> Outputs:
@@ -94,8 +93,8 @@ class Method:
 
 
 def finite(outputs: Outputs, name: str) -> Outputs:
-    """Returns outputs of a model. Raises ConfigError, which begins with its name, where some are NaN or
-    infinite: the first label, or any word, would be the likeliest then."""
+    """Returns the outputs of a model. Raises ConfigError, beginning with its name, if some are NaN or
+    infinite: the first label, or any word, would then be the most probable."""
     if wrong := [key for key, values in outputs.items() if not np.isfinite(values).all()]:
         problem = f"outputs NaN or infinite numbers ({wrong[0]})"
         raise ConfigError(f"{name} {problem}. Give --dtype=fp32, or an earlier checkpoint.")
@@ -116,7 +115,7 @@ def calibration_texts(path: str | None) -> list[str]:
 
 
 def _spread(values: Sequence[Any]) -> list[Any]:
-    """Returns at most 128 of the values, evenly spaced from the first on."""
+    """Returns at most 128 of the values, evenly spaced, beginning with the first."""
     count = min(len(values), 128)
     return [values[place] for place in np.linspace(0, len(values), count, endpoint=False).astype(int)]
 
@@ -144,7 +143,7 @@ def answer_rules(source: Source) -> tuple[features.WindowRules, answers.AnswerRu
     """Returns the settings with which a model splits contexts into windows and selects answers."""
     length = source.length(384)
     stride, query = source.setting("doc_stride", length // 3), source.setting("max_query_length", length // 6)
-    if source.max_seq_length:  # the others were said for another length
+    if source.max_seq_length:  # the others are for another length
         stride, query = min(stride, length // 3), min(query, length // 2)
     windows = features.WindowRules(length, stride, query)
     names = "n_best_size", "max_answer_length", "version_2_with_negative", "null_score_diff_threshold"
@@ -183,7 +182,7 @@ class Reader(Method):
     def _answers(self, asked: Sequence[tuple[str, str]]) -> tuple[list[list[Answer]], np.ndarray]:
         data, windows = self._windows_of(asked)
         longest, is_cut_N = self._windows.max_query_length, np.zeros(len(asked), bool)
-        if (windows.first_lengths >= longest + 2).any():  # as long as it may be, or cut
+        if (windows.first_lengths >= longest + 2).any():  # of maximum length, or truncated
             _, counts = self._tokenizer.tokenize([question for question, _ in asked])
             is_cut_N = counts > longest
             self.cut.report(int(is_cut_N.sum()), longest)
@@ -209,7 +208,7 @@ class Reader(Method):
 
 def answers_of(found: answers.Answers, identity: str) -> list[Answer]:
     """Returns the answers of the n-best list of a question, the prediction first, then the others."""
-    # Stable.
+    # The sort is stable.
     best = sorted(found.nbest[identity], key=lambda entry: entry.text != found.predictions[identity])
     spans = found.spans[identity]
     return [Answer(entry.text, entry.probability, *spans.get(entry.text, (0, 0))) for entry in best]
@@ -387,7 +386,7 @@ class Classifier(Method):
             sequences = self._sequences([line.split("\t") for line in calibration_texts(file)])
             if len({len(texts) for texts in sequences}) > 1:
                 raise ConfigError(
-                    f"--calibration_file={file} has rows of 1 and 2 texts, expected as many in each."
+                    f"--calibration_file={file} has rows of 1 and 2 texts, expected the same number in all."
                 )
             return self.rows_of(sequences)
         run = self._source.run
@@ -411,7 +410,7 @@ class Tagger(Method):
 
     Attributes:
       tags: names of the outputs.
-      scheme: that they follow, one of `tags.SCHEMES`.
+      scheme: scheme of the tags, one of `tags.SCHEMES`.
     """
 
     name = "tag"
@@ -453,7 +452,7 @@ class Tagger(Method):
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Words that stand as [MASK]
+# Masked words
 
 
 class Word(NamedTuple):
@@ -469,7 +468,7 @@ class Filler(Method):
     name = "fill_mask"
 
     def __call__(self, texts: Sequence[str], top_k: int = TOP_WORDS) -> list[list[list[Word]]]:
-        """See `Model.fill_mask`; of several texts."""
+        """See `Model.fill_mask`; for several texts."""
         if top_k < 1:
             raise ConfigError(f"top_k={top_k}, expected 1 or more words for each mask.")
         if not texts:
@@ -528,10 +527,10 @@ def embedding_settings(source: Source) -> EmbeddingSettings:
     """Returns the settings of a model's vectors, with the length that texts are cut to.
 
     Raises:
-      ConfigError: where the files beside it ask for what there is not here.
+      ConfigError: if the files next to it need an unsupported feature.
     """
-    said = sentence_folder.read_settings(source.location, source.vocabulary.do_lower_case)
-    settings = said or EmbeddingSettings()
+    saved = sentence_folder.read_settings(source.location, source.vocabulary.do_lower_case)
+    settings = saved or EmbeddingSettings()
     length = min(settings.max_seq_length or source.length(), source.bert.positions)
     return dataclasses.replace(settings, max_seq_length=source.max_seq_length or length)
 
@@ -541,8 +540,8 @@ class Embedded(NamedTuple):
 
     Attributes:
       vectors_ND: float32.
-      tokens_N: of each text, with [CLS] and [SEP].
-      is_cut_N: bool: whether a text was longer.
+      tokens_N: number of tokens of each text, with [CLS] and [SEP].
+      is_cut_N: bool: whether a text was truncated.
     """
 
     vectors_ND: np.ndarray
@@ -551,11 +550,11 @@ class Embedded(NamedTuple):
 
 
 class Embedder(Method):
-    """Makes vectors of texts.
+    """Computes vectors of texts.
 
     Attributes:
       embedding: the settings of the model's folder.
-      size: of the vectors.
+      size: size of the vectors.
     """
 
     name = "embed"
@@ -569,8 +568,8 @@ class Embedder(Method):
     def __call__(
         self, texts: Sequence[str], settings: EmbeddingSettings | None = None, prompt: str | None = None
     ) -> Embedded:
-        """Returns the vectors of texts with a prompt before each; None: the default one. With other settings
-        than the folder's, Dense modules are those of the folder all the same."""
+        """Returns the vectors of texts, each with a prompt in front; None: the default one. Even with
+        settings other than the folder's, Dense modules are those of the folder."""
         settings = settings or self.embedding
         if prompt is None:
             self.report_prompts()
@@ -580,12 +579,12 @@ class Embedder(Method):
         return Embedded(self.vectors_of(rows, settings), rows.lengths_N, cut)
 
     def report_prompts(self) -> None:
-        """Says once, in the log, that the folder has prompts and that texts get none of them."""
+        """Logs once that the folder has prompts, none of which is used."""
         named = [name for name, text in self.embedding.prompts.items() if text]
         if named and self.embedding.default_prompt_name is None and not self._has_told_prompts:
             self._has_told_prompts = True
             warning = "%s has prompts (%s) but no default: texts get no prompt, unless a prompt_name"
-            logging.warning(f"{warning} is given. This is said once.", self._source.name, ", ".join(named))
+            logging.warning(f"{warning} is given. This is logged once.", self._source.name, ", ".join(named))
 
     def length_of(self, settings: EmbeddingSettings) -> int:
         """Returns the maximum length of a text in tokens."""
@@ -596,7 +595,7 @@ class Embedder(Method):
         self, texts: Sequence[str], settings: EmbeddingSettings, prompt: str = ""
     ) -> tuple[Rows, np.ndarray]:
         """Returns (rows [CLS] text [SEP] without padding, bool [N]: whether the text was truncated). Raises
-        ConfigError for what is no text, such as the None or NaN of an empty cell."""
+        ConfigError for anything but text, such as the None or NaN of an empty cell."""
         for number, text in enumerate(texts):
             if not isinstance(text, str):
                 raise ConfigError(f"text {number} to embed is {str(text)[:60]}, expected a text.")
@@ -655,7 +654,7 @@ def load(
     """Loads a model.
 
     Args:
-      path, vocab_file, do_lower_case, max_seq_length: as of `source.find`.
+      path, vocab_file, do_lower_case, max_seq_length: see `source.find`.
       backend: library that computes the model, one of `backends.names()`.
       dtype: type of matrix products: fp32, bf16 or int8.
       calibration_file: texts to calibrate int8's activation ranges with, see `Method`. Unset: the training
@@ -702,8 +701,8 @@ class Model:
             method.cut.is_reported = not is_on
 
     def results(self, method: str, rows: Sequence[Any]) -> tuple[Any, np.ndarray]:
-        """Returns (the result of each row of a method, as `answer_all`, `classify_all`, `tag`, `embed` or
-        `fill_masks` take several; bool [N]: whether a text of the row was cut)."""
+        """Returns (the result of each row of a method, for rows as in `answer_all`, `classify_all`, `tag`,
+        `embed` or `fill_masks`; bool [N]: whether a text of the row was truncated)."""
         return self._method(method).results(rows)
 
     def outputs(self, method: str, rows: Rows) -> Outputs:
@@ -789,8 +788,8 @@ class Model:
 
     @property
     def task(self) -> str:
-        """The method that the model was fine-tuned for: answer, classify or tag. Raises ConfigError if there
-        is none."""
+        """The method that the model was fine-tuned for: answer, classify or tag. Raises ConfigError if it has
+        no such head."""
         can = self.source.abilities()
         found = next((method for method in ("tag", "classify", "answer") if method in can), None)
         if found is None:
@@ -834,8 +833,8 @@ class Model:
 
         Args:
           texts: a text, or a sequence of texts.
-          settings: pooling, normalization and length. Unset: as the sentence-transformers files in the folder
-            of the checkpoint say, else the mean of the token vectors.
+          settings: pooling, normalization and length. Unset: those of the sentence-transformers files in the
+            folder of the checkpoint, otherwise the mean of the token vectors.
           prompt: text to prepend to each text. Unset: that of `prompt_name`.
           prompt_name: name of a prompt of the folder, such as query or passage. Unset: its default prompt.
 

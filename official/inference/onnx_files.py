@@ -1,4 +1,4 @@
-"""Conversion of models to ONNX files, which are cached, and the back ends that run them."""
+"""Conversion of models to cached ONNX files, and the back ends that run them."""
 
 import contextlib
 import dataclasses
@@ -31,12 +31,12 @@ from official.modeling import stages
 # -----------------------------------------------------------------------------------------------------------
 # Conversion: TensorFlow's graph of a model, translated by tf2onnx
 #
-# The weights are inputs of that graph. So it is small, and a translation takes seconds whatever the sizes.
+# The weights are inputs of that graph. So it is small, and a translation takes seconds at any size.
 
 
 NAME = "model.onnx"
-OPSET = 18  # the newest that tf2onnx writes
-_WEIGHTS = "weights"  # the scope of the inputs that are weights
+OPSET = 18  # newest version that tf2onnx writes
+_WEIGHTS = "weights"  # scope of the inputs for weights
 
 
 class Traced(NamedTuple):
@@ -57,8 +57,8 @@ class Traced(NamedTuple):
 
 
 def libraries() -> tuple[Any, Any]:
-    """Returns the packages onnx and tf2onnx. Raises ImportError where one is not installed."""
-    # Else it keeps a copy of the graph before each of its passes, which takes half of its time.
+    """Returns the packages onnx and tf2onnx. Raises ImportError if one is not installed."""
+    # Otherwise tf2onnx copies the graph before each of its passes, which takes half of its time.
     os.environ.setdefault("TF2ONNX_CATCH_ERRORS", "FALSE")
     with quiet.silence():
         import onnx
@@ -68,8 +68,8 @@ def libraries() -> tuple[Any, Any]:
 
 
 def trace(bert: BertConfig, head: str, classes: int) -> Traced:
-    """Makes the graph of a model; arguments as of `make_network`. No weight gets a value. Raises ConfigError
-    for blocks that cannot be translated."""
+    """Returns the graph of a model, without values of weights; arguments as in `make_network`. Raises
+    ConfigError for blocks that cannot be translated."""
     if bert.block_type == "modernbert":
         problem = "ModernBERT's attention over long rows is a loop, which tf2onnx does not translate"
         raise ConfigError(f"{problem}. Take --backend=tensorflow, or an export for TensorFlow.")
@@ -81,12 +81,12 @@ def trace(bert: BertConfig, head: str, classes: int) -> Traced:
             inputs["masked"] = tf.compat.v1.placeholder(tf.int32, [None], "masked")
         carried: dict[str, tf.Tensor] = {}
         features = inputs
-        if bert.positions % STEP:  # rows may be filled up beyond the table
+        if bert.positions % STEP:  # rows may be padded beyond the table
             ids_BL = inputs["input_ids"]
             places_L = tf.minimum(tf.range(tf.shape(ids_BL)[1]), bert.positions - 1)
             features = {**inputs, "position_ids": places_L * tf.ones_like(ids_BL)}
         for stage in (each for each in model.stages() if each.name not in UNUSED_STAGES.get(head, ())):
-            if stage.name == "masked_lm":  # all rows as one: no row is filled up to the most masks of another
+            if stage.name == "masked_lm":  # all rows as one, without padding to the maximum number of masks
                 carried["sequence"] = tf.reshape(carried["sequence"], [1, -1, bert.hidden_size])
                 features = {"masked_lm_positions": inputs["masked"][None]}
             stages.run_one(stage, carried, features, None)
@@ -102,8 +102,8 @@ def trace(bert: BertConfig, head: str, classes: int) -> Traced:
 def _with_weights_as_inputs(
     graph_def: Any, variables: dict[str, tf.Variable], outputs: tuple[str, ...]
 ) -> tuple[Any, dict[str, tuple[int, ...]]]:
-    """Returns the operations that outputs need, with an input in place of each variable, and the shapes of
-    the variables that are read."""
+    """Returns the operations that the outputs need, with an input in place of each variable, and the shapes
+    of these variables."""
     changed, shapes = tf.compat.v1.GraphDef(), {}
     changed.versions.CopyFrom(graph_def.versions)
     with quiet.silence():
@@ -125,8 +125,8 @@ def _with_weights_as_inputs(
 
 
 def translate(traced: Traced) -> Any:
-    """Returns the graph as an onnx.ModelProto. Its inputs are those of the graph, of which the weights have
-    the names of their variables; its initializers are small constants."""
+    """Returns the graph as an onnx.ModelProto. Its inputs are those of the graph; weights have the names of
+    their variables. Its initializers are small constants."""
     _, tf2onnx = libraries()
     weights = {f"{_WEIGHTS}/{name}:0": name for name in traced.shapes}
     inputs, outputs = ([f"{name}:0" for name in names] for names in (traced.inputs, traced.outputs))
@@ -154,14 +154,14 @@ def build(source: Source, head: str, settings: Settings) -> Network:
 
 
 def network_of(path: str, head: str, settings: Settings) -> Network:
-    """Returns the network of an ONNX file. Raises ConfigError where a package is missing, or the file's
-    values are in links."""
+    """Returns the network of an ONNX file. Raises ConfigError if a package is missing, or the file's values
+    are in links."""
     return padded_network(_started(settings, path), head, output_names(head))
 
 
 def _started(settings: Settings, path: str) -> Run:
-    """Loads a file. Raises ConfigError for one whose values are in files that are links, pipes or devices:
-    what computes would follow them."""
+    """Loads a file. Raises ConfigError if its values are in links, pipes or devices, which the runtime would
+    follow."""
     package = library(settings.backend, settings.backend)
     try:
         onnx_file.check_second_files(path)
@@ -169,13 +169,13 @@ def _started(settings: Settings, path: str) -> Run:
         raise ConfigError(f"{path} cannot be loaded: {error}.") from None
     if settings.backend == "onnxruntime":
         options = package.SessionOptions()
-        options.intra_op_num_threads = settings.threads or 0  # 0: as many as there are cores
+        options.intra_op_num_threads = settings.threads or 0  # 0: one per core
         options.graph_optimization_level = package.GraphOptimizationLevel.ORT_ENABLE_ALL
-        options.log_severity_level = 4  # what fails is raised
+        options.log_severity_level = 4  # errors are raised instead
         session = package.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         names = [each.name for each in session.get_inputs()]
         return lambda feeds: session.run(None, {name: feeds[name] for name in names})
-    precision = "bf16" if settings.dtype == "bf16" else "f32"  # of int8: of what is not quantised
+    precision = "bf16" if settings.dtype == "bf16" else "f32"  # for int8: of what is not quantised
     hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
     if settings.threads:
         hints["INFERENCE_NUM_THREADS"] = str(settings.threads)
@@ -191,8 +191,8 @@ def _started(settings: Settings, path: str) -> Run:
 
 
 def library(name: str, extra: str) -> Any:
-    """Imports a package that a back end needs, and checks that those of an export are there, too. Raises
-    ConfigError where one is missing."""
+    """Imports a package that a back end needs, and checks that those of an export are installed, too. Raises
+    ConfigError for a missing one."""
     try:
         libraries()
         return importlib.import_module(name)
@@ -206,7 +206,7 @@ def library(name: str, extra: str) -> Any:
 # Files in float32
 
 
-_TOLERANCE = 1e-4  # of outputs around 1
+_TOLERANCE = 1e-4  # for outputs around 1
 
 
 def path_of(source: Source, head: str, settings: Settings, contrib: bool) -> str:
@@ -229,7 +229,7 @@ def path_of(source: Source, head: str, settings: Settings, contrib: bool) -> str
     from official.inference import onnx_rewriting  # imports onnx
 
     made_of = {
-        "version": 1,  # of what is written; a change makes all files anew
+        "version": 1,  # version of this file format; a change invalidates all files
         "packages": versions(),
         "model": dataclasses.asdict(source.bert),
         "weights": digest_of(source),
@@ -248,8 +248,8 @@ def path_of(source: Source, head: str, settings: Settings, contrib: bool) -> str
         network = network_of(os.path.join(folder, NAME), head, dataclasses.replace(settings, dtype="fp32"))
         for name, (apart, largest) in differences(source, head, network).items():
             if not apart <= _TOLERANCE * max(1.0, largest):
-                told = f"up to {apart:.1g} apart, expected {_TOLERANCE:g} at most. Use --backend=tensorflow."
-                raise ConfigError(f"{source.name}: {name} of the ONNX file differ from TensorFlow's, {told}")
+                by = f"by up to {apart:.1g}, allowed {_TOLERANCE:g}. Use --backend=tensorflow."
+                raise ConfigError(f"{source.name}: {name} of the ONNX file differ from TensorFlow's {by}")
 
     return os.path.join(folder_of(made_of, make), NAME)
 
@@ -274,8 +274,8 @@ def digest_of(source: Source) -> str:
 
 
 def differences(source: Source, head: str, network: Network) -> dict[str, tuple[float, float]]:
-    """Returns {output: (largest difference between a network and TensorFlow's in float32, largest value)}, of
-    made-up sequences of several lengths."""
+    """Returns {output: (largest difference from TensorFlow's float32 network, largest value)} for random
+    sequences of several lengths."""
     generator, bert = np.random.default_rng(1), source.bert
     lengths_N = np.minimum(np.array([37, 1, 12], np.int32), bert.positions)
     ends = bert.vocab_size, max(bert.type_vocab_size, 1)  # some families have no segments
@@ -292,10 +292,10 @@ def differences(source: Source, head: str, network: Network) -> dict[str, tuple[
 # -----------------------------------------------------------------------------------------------------------
 # Files in 8 bits
 #
-# Weights have a scale for each column, activations one for the tensor, which the ranges in some rows give
-# ("static"). The result says so in pairs of QuantizeLinear and DequantizeLinear, which both back ends read.
+# Weights have a scale per column, activations one per tensor, from the ranges in some rows ("static"). The
+# result contains pairs of QuantizeLinear and DequantizeLinear, which both back ends understand.
 #
-# On x86 without VNNI two products of 8 bits are added in 16, which saturates: there weights have 7 bits.
+# On x86 without VNNI, two products of 8 bits are added in 16 bits and may saturate: weights have 7 bits.
 # Source: "Quantize ONNX models" of ONNX Runtime's documentation, on reduce_range.
 
 
@@ -306,7 +306,7 @@ def _int8_path(source: Source, head: str, settings: Settings) -> str:
     runtime = library("onnxruntime", settings.backend)
     plain = path_of(source, head, dataclasses.replace(settings, dtype="fp32"), contrib=False)
     made_of = {
-        "version": 4,  # as above
+        "version": 4,  # see above
         "packages": {"onnxruntime": runtime.__version__},
         "of": os.path.basename(os.path.dirname(plain)),
         "calibration": _digest_of(settings.calibration),
@@ -342,7 +342,7 @@ def _quantise(plain: str, path: str, rows: Sequence[Rows]) -> None:
         op_types_to_quantize=["MatMul"],
         per_channel=True,
         reduce_range=saturates_int8(processor()),
-        # What the instructions of CPUs multiply: unsigned by signed.
+        # CPU instructions multiply unsigned by signed integers.
         activation_type=quantization.QuantType.QUInt8,
         weight_type=quantization.QuantType.QInt8,
         use_external_data_format=True,
@@ -353,8 +353,8 @@ def _quantise(plain: str, path: str, rows: Sequence[Rows]) -> None:
 def _products(path: str) -> list[str]:
     """Returns the names of the dense products of the encoder's blocks that are quantised.
 
-    Before and behind the activation a few values are many times the others, in the first blocks most of all:
-    there both products of the feed-forward layer stay in float32.
+    Before and after the activation a few values are far larger than the others, especially in the first
+    blocks: there both products of the feed-forward layer stay in float32.
     """
     onnx, _ = libraries()
     graph = onnx.load(path, load_external_data=False).graph
@@ -379,9 +379,8 @@ def _digest_of(rows: Sequence[Rows]) -> str:
 # -----------------------------------------------------------------------------------------------------------
 # Cache
 #
-# A folder is complete when it has a manifest.json, which says of what it was made and the sha256 of each
-# file. What does not fit its manifest is made anew. Nothing but time is lost where a folder, or all, are
-# removed.
+# A folder is complete when it has a manifest.json, with its cache key and the sha256 of each file. A folder
+# that does not match its manifest is made again. Removing one or all folders only costs time.
 
 
 MANIFEST = "manifest.json"
@@ -397,7 +396,7 @@ def folder_of(made_of: dict[str, Any], make: Callable[[str], None]) -> str:
       make: function that writes the files to an empty folder.
 
     Raises:
-      ConfigError: where the folder cannot be written; and what `make` raises.
+      ConfigError: if the folder cannot be written; also errors of `make`.
     """
     key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:24]
     folder = os.path.join(writing.folder(), "exports", key)
@@ -414,10 +413,10 @@ def folder_of(made_of: dict[str, Any], make: Callable[[str], None]) -> str:
 
 
 def is_whole(folder: str) -> bool:
-    """Tells whether all files of a folder exist and match their sha256 in manifest.json."""
+    """Returns whether all files of a folder exist and match their sha256 in manifest.json."""
     try:
         files = json_files.read_json(os.path.join(folder, MANIFEST)).get("sha256")
         paths = {os.path.join(folder, name): digest for name, digest in files.items()}
         return all(sha256_of(path) == digest for path, digest in paths.items())
-    except (ConfigError, OSError, AttributeError):  # a manifest of another shape
+    except (ConfigError, OSError, AttributeError):  # a manifest of another format
         return False

@@ -1,4 +1,4 @@
-"""ONNX files: tensors beside them, operations of tf2onnx rewritten for ONNX Runtime and OpenVINO."""
+"""ONNX files: tensors in a second file, operations of tf2onnx rewritten for ONNX Runtime and OpenVINO."""
 
 import os
 from collections.abc import Callable
@@ -16,18 +16,18 @@ from official.inference.onnx_files import NAME
 # Patterns
 
 
-# ("Op", pattern of an input, ...), or a name for any tensor. What has a name twice is one tensor. The inputs
-# of a sum and of a product stand in either order.
+# ("Op", pattern of an input, ...), or a name for any tensor. A name that occurs twice is the same tensor. The
+# inputs of sums and products match in either order.
 Pattern = Any
 
 
 class Graph:
-    """The nodes of a translated model's graph, and its constants, of which its weights are some.
+    """The nodes of a translated model's graph, and its constants, which include its weights.
 
     Attributes:
-      nodes: onnx.NodeProto, each behind those whose tensors it reads.
+      nodes: onnx.NodeProto, in topological order.
       constants: {name: values}.
-      outputs: names.
+      outputs: names of the outputs.
     """
 
     def __init__(self, model: Any, weights: dict[str, np.ndarray], outputs: tuple[str, ...]):
@@ -37,23 +37,23 @@ class Graph:
         self._makers = {name: node for node in self.nodes for name in node.output}
 
     def maker(self, name: str) -> Any:
-        """Returns the node that makes a tensor; None for inputs and constants."""
+        """Returns the node that produces a tensor; None for inputs and constants."""
         return self._makers.get(name)
 
     def replace(self, old: Any, new: Any) -> None:
-        """Puts a node, which makes the same tensors, in the place of another."""
+        """Replaces a node by one with the same outputs."""
         self.nodes[next(index for index, node in enumerate(self.nodes) if node is old)] = new
         self._makers |= dict.fromkeys(new.output, new)
 
     def constant(self, values: Any, dtype: Any = np.int64) -> str:
-        """Returns the name of a constant, which is made where it is not there."""
+        """Returns the name of a constant, which is created if missing."""
         array = np.array(values, dtype)
         name = f"constant_{array.dtype}_{'_'.join(map(str, array.shape))}_{'_'.join(map(str, array.flat))}"
         self.constants[name] = array
         return name
 
     def holds(self, name: str, *values: float) -> bool:
-        """Tells whether a tensor is a constant of these numbers."""
+        """Returns whether a tensor is a constant with these values."""
         array = self.constants.get(name)
         return array is not None and array.size == len(values) and np.allclose(array.ravel(), values, 1e-6)
 
@@ -69,7 +69,8 @@ class Graph:
 
 
 def match(graph: Graph, tensor: str, pattern: Pattern, found: dict[str, str] | None = None) -> dict | None:
-    """Returns {name of the pattern: tensor} where a tensor is made as the pattern says; None where not."""
+    """Returns {name in the pattern: tensor} if the computation of a tensor matches the pattern, otherwise
+    None."""
     found = dict(found or {})
     if isinstance(pattern, str):
         return found if found.setdefault(pattern, tensor) == tensor else None
@@ -98,8 +99,8 @@ def write(folder: str, graph: Graph, inputs: tuple[str, ...]) -> None:
     """Writes NAME and its data.
 
     Args:
-      folder: an existing one.
-      graph: of a model.
+      folder: an existing folder.
+      graph: graph of a model.
       inputs: names of its inputs: int32, `masked` [M], all others [B, L].
     """
     shapes = {"masked": ["M"]}
@@ -118,10 +119,10 @@ def write(folder: str, graph: Graph, inputs: tuple[str, ...]) -> None:
 
 
 def _tensor(name: str, values: np.ndarray, data: Any) -> Any:
-    """Returns a tensor, whose values go to the end of an open file where they are many."""
+    """Returns a tensor; many values are appended to an open file."""
     if values.nbytes <= 1024:
         return numpy_helper.from_array(values, name)
-    data.write(bytes(-data.tell() % 4096))  # where a tensor may begin in a file that is mapped
+    data.write(bytes(-data.tell() % 4096))  # alignment of tensors in a mapped file
     kind = helper.np_dtype_to_tensor_dtype(values.dtype)
     tensor = TensorProto(name=name, dims=values.shape, data_type=kind)
     onnx_file.set_external(tensor, _DATA, data.tell(), values.nbytes)
@@ -133,7 +134,7 @@ def _tensor(name: str, values: np.ndarray, data: Any) -> Any:
 # Rewriting
 #
 # TensorFlow has neither LayerNorm nor GELU as an operation, multiplies matrices only, and takes the sizes
-# of dynamic shapes from tensors. What no pattern fits stays as it is: it is right, and slower.
+# of dynamic shapes from tensors. Unmatched operations are unchanged: correct, but slower.
 
 
 OPSET = 20  # has Gelu
@@ -156,8 +157,8 @@ _AFFINE = ("Add", ("MatMul", "x", "kernel"), "bias")
 
 
 def simplify(graph: Graph) -> None:
-    """Computes what depends on constants alone, and rewrites LayerNorm, GELU, dense products, the look-up of
-    segments, and the shapes of attention."""
+    """Folds constants, and rewrites LayerNorm, GELU, dense products, the look-up of segments, and the shapes
+    of attention."""
     fold(graph)
     for pattern, rewrite in (
         (_NORM, _norm),
@@ -173,18 +174,18 @@ def simplify(graph: Graph) -> None:
 
 
 def use_contrib(graph: Graph) -> None:
-    """Makes one operation of each product of query, key and value with the attention behind it."""
+    """Fuses each product of query, key and value with the following attention into one operation."""
     _apply(graph, _ATTENTION, _contrib_attention)
     graph.remove_unused()
 
 
 def fold(graph: Graph) -> None:
-    """Makes constants of nodes whose inputs are constants."""
+    """Replaces nodes with constant inputs by constants."""
     kept = []
     for node in graph.nodes:
         if all(not name or name in graph.constants for name in node.input):
             inputs, outputs = (map(helper.make_empty_tensor_value_info, n) for n in (node.input, node.output))
-            alone = helper.make_graph([node], "node", list(inputs), list(outputs))  # nobody checks types
+            alone = helper.make_graph([node], "node", list(inputs), list(outputs))  # types are not checked
             model = helper.make_model(alone, opset_imports=[helper.make_opsetid("", OPSET)])
             feeds = {name: graph.constants[name] for name in node.input if name}
             values = ReferenceEvaluator(model).run(None, feeds)
@@ -196,7 +197,7 @@ def fold(graph: Graph) -> None:
 
 
 def _apply(graph: Graph, pattern: Pattern, rewrite: Callable[..., Any]) -> None:
-    """Replaces each node that a pattern ends with, where `rewrite` returns another one."""
+    """Replaces each node at the end of a matched pattern, if `rewrite` returns another one."""
     for node in list(graph.nodes):
         found = match(graph, node.output[0], pattern) if node.op_type == pattern[0] else None
         new = None if found is None else rewrite(graph, node, found)
@@ -212,7 +213,7 @@ def _norm(graph: Graph, node: Any, found: dict) -> Any:
 
 
 def _one(operation: str, node: Any, inputs: list[str], **attributes: Any) -> Any:
-    """Returns the node that takes the place of another."""
+    """Returns the node that replaces another one."""
     return helper.make_node(operation, inputs, node.output, node.name, **attributes)
 
 
@@ -228,7 +229,7 @@ def _gelu(approximate: str, **expected: float) -> Callable[..., Any]:
 
 
 def _dense(graph: Graph, node: Any, found: dict) -> Any:
-    """Vectors [B, L, D] times a matrix, without making a matrix of them and back."""
+    """Vectors [B, L, D] times a matrix, without reshaping them to a matrix and back."""
     kernel, sizes = graph.constants.get(found["kernel"]), graph.maker(found["length"])
     pattern = ("Split", ("Cast", ("Shape", "x")))
     if kernel is None or sizes is None or list(sizes.output).index(found["length"]) != 1:
@@ -247,8 +248,8 @@ def _look_up(graph: Graph, node: Any, found: dict) -> Any:
 
 
 def _cutting(graph: Graph, found: dict) -> Any:
-    """Returns the node that cuts [B, L, 3 x D] into query, key and value of each head; None where it is not
-    done as `attention.self_attention` does."""
+    """Returns the node that splits [B, L, 3 x D] into query, key and value of each head; None if the graph is
+    not that of `attention.self_attention`."""
     makers = [graph.maker(found[name]) for name in "qkv"]
     if any(maker is None or maker is not makers[0] for maker in makers) or makers[0].op_type != "Split":
         return None
@@ -264,7 +265,7 @@ def _is_transpose(node: Any, axes: list[int]) -> bool:
 
 
 def _attention(graph: Graph, node: Any, found: dict) -> Any:
-    """The same operations, with constants for the shapes."""
+    """The same operations with constant shapes."""
     cutting = _cutting(graph, found)
     sizes = None if cutting is None else match(graph, cutting.input[1], ("Cast", "sizes"))
     parts = None if sizes is None else graph.maker(sizes["sizes"])

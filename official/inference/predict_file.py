@@ -16,22 +16,22 @@ from official.data.tables import predictions, texts
 from official.io import bars, files, jobs, writing
 from official.io.errors import ConfigError, counted
 
-PART_ROWS = 8192  # are computed, and written, at once: sorted by length among them
+PART_ROWS = 8192  # rows that are sorted by length, computed and written at a time
 
-# Texts of rows -> {column: values}
+# Function: texts of rows -> {column: values}
 Predict = Callable[[list[list[str]]], dict[str, list]]
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Parts: rows that are computed and kept until all are
+# Parts: computed rows that are kept until all rows are computed
 
 
 class Part(NamedTuple):
-    """Some rows that are done.
+    """Some computed rows.
 
     Attributes:
-      path: of their bytes.
-      note: JSON values, `rows` among them.
+      path: path of their bytes.
+      note: JSON values, including `rows`.
     """
 
     path: str
@@ -56,8 +56,8 @@ def write_in_parts(
       table: the rows.
       output_file: path that `join` writes.
       job: JSON values that identify the job; files and format are added.
-      make: (rows) -> bytes of a part, and its note.
-      join: writes the output from all parts.
+      make: function from rows to the bytes of a part, and its note.
+      join: function that writes the output from all parts.
       overwrite: whether to replace an existing file.
       doing: label of the progress bar.
 
@@ -76,7 +76,7 @@ def write_in_parts(
                 path = os.path.join(folder, f"{number:06}{ending}")
                 note = jobs.read_done(f"{path}.json") if files.is_file(path) else None
                 rows = _digest_of(batch)
-                if note is None or note.get("sha256") != rows:  # the table may have been changed meanwhile
+                if note is None or note.get("sha256") != rows:  # the table may have changed meanwhile
                     if batch.problems:
                         place, reason = next(iter(batch.problems.items()))
                         row = batch.first + place + 1
@@ -90,8 +90,8 @@ def write_in_parts(
         if not parts:
             raise ConfigError(f"--{table.flag}={table.given} has no row.")
         join(parts)
-    with contextlib.suppress(FileNotFoundError):  # of a store that has no empty folders
-        if not files.store_of(work).names_in(work):  # somebody's own files stay
+    with contextlib.suppress(FileNotFoundError):  # stores have no empty folders
+        if not files.store_of(work).names_in(work):  # other files stay
             files.store_of(work).remove_folder(work)
     return [part.note for part in parts]
 
@@ -123,7 +123,7 @@ def predict_file(
     Rows without a text get empty predictions, and their number is printed.
 
     Args:
-      predict: computes the columns of predictions for some rows.
+      predict: function that computes the columns of predictions for some rows.
       table: the rows.
       columns: columns with the texts.
       output_file: CSV, TSV, JSON lines, Parquet or CoNLL, by its suffix.
@@ -176,7 +176,7 @@ def _are_words(value: Any) -> bool:
 def write_parquet(
     parts: Sequence[str], path: str, changed: Callable[[Any], Any] = lambda table: table
 ) -> None:
-    """Writes one Parquet file of several, each table of them `changed`."""
+    """Joins Parquet files to one, after `changed` of each table."""
     import pyarrow  # late: only Parquet needs it
     from pyarrow import parquet
 

@@ -1,6 +1,6 @@
 """Token rows without padding, the input of a network, and how they are split into batches.
 
-Shapes: N sequences, T tokens in all, M masked; of a padded batch B and L.
+Shapes: N sequences, T tokens in all, M masked; B and L of a padded batch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ class Rows(NamedTuple):
       segments_T: int32, 0 for the first and 1 for the second segment of a sequence.
       lengths_N: int32, tokens of each sequence, 1 or more; their sum is T.
       masked_M: int32, in [0, T): the tokens whose words are to be predicted, ascending; None for heads that
-        predict none.
+        do not predict words.
     """
 
     ids_T: np.ndarray
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
         return np.diff(self.masked_ends_N, prepend=0)
 
     def pick(self, sequences: Sequence[int] | np.ndarray) -> "Rows":
-        """Returns some of the sequences, in the order given."""
+        """Returns some of the sequences, in the given order."""
         chosen = np.asarray(sequences, np.int64)
         lengths_N = self.lengths_N[chosen]
         places_T = ragged.ranges(self.firsts_N[chosen], lengths_N)
@@ -60,27 +60,27 @@ class Rows(NamedTuple):
         return Rows(self.ids_T[places_T], self.segments_T[places_T], lengths_N, masked_M)
 
     def masked_places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the sequence of each masked token and its place in it, int64 [M] each."""
+        """Returns the sequence of each masked token and its position in it, int64 [M] each."""
         assert self.masked_M is not None
         sequences_M = np.searchsorted(np.cumsum(self.lengths_N), self.masked_M, side="right")
         return sequences_M, self.masked_M - self.firsts_N[sequences_M]
 
 
 def join(sequences: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None = None) -> Rows:
-    """Returns rows of sequences of token ids; without `segments` all tokens are of the first one."""
+    """Returns rows of sequences of token ids; without `segments` all tokens are in segment 0."""
     ids_T = np.concatenate([*sequences, np.zeros(0, np.int32)]).astype(np.int32)
     segments_T = np.zeros_like(ids_T) if segments is None else np.concatenate(segments).astype(np.int32)
     return Rows(ids_T, segments_T, np.array([len(ids) for ids in sequences], np.int32))
 
 
 def of_token_rows(made: TokenRows) -> Rows:
-    """Returns the same rows; the tokens from `first_lengths` on are their second segments."""
+    """Converts token rows; the tokens from `first_lengths` on are second segments."""
     firsts_T = np.repeat(made.starts + made.first_lengths, made.lengths)
     segments_T = (np.arange(len(made.ids)) >= firsts_T).astype(np.int32)
     return Rows(made.ids.astype(np.int32), segments_T, made.lengths)
 
 
-# A model that is ready to run, of one batch. Its outputs are float32, by head: answer: `start_logits` and
+# Function of a batch that runs a model. Its outputs are float32, by head: answer: `start_logits` and
 # `end_logits` [T]; classify: `logits` [N, C]; tag: `logits` [T, C]; embed: `sequence` [T, D]; fill_mask:
 # `logits` [M, V].
 Network = Callable[[Rows], Outputs]
@@ -89,20 +89,20 @@ Network = Callable[[Rows], Outputs]
 # -----------------------------------------------------------------------------------------------------------
 # Batches of sequences of nearly one length
 
-TOKENS = 4096  # of a batch, padding to its longest sequence included: more are no faster, and take memory
+TOKENS = 4096  # per batch, padding included: more are not faster and need memory
 
 
 def run(network: Network, head: str, rows: Rows, batches: Iterable[np.ndarray] | None = None) -> Outputs:
     """Computes the outputs of all sequences.
 
     Args:
-      network: of the head.
+      network: network of the head.
       head: one of `source.HEADS`.
       rows: sequences, one or more.
-      batches: sequences of each batch; None: as of `batches_of`.
+      batches: sequences of each batch; None: `batches_of`.
 
     Returns:
-      As a network does, of all rows at once and in their order.
+      Outputs as of a network, for all rows in order.
     """
     batches = batches_of(rows.lengths_N) if batches is None else batches
     parts = [(batch, network(rows.pick(batch))) for batch in batches]
@@ -118,8 +118,8 @@ def run(network: Network, head: str, rows: Rows, batches: Iterable[np.ndarray] |
 
 
 def batches_of(lengths_N: np.ndarray, tokens: int = TOKENS) -> Iterator[np.ndarray]:
-    """Yields the sequences of each batch, of so many tokens at most, or one: longest first, since what needs
-    most memory comes first."""
+    """Yields the sequences of each batch, of at most so many tokens, or one sequence: longest first, so that
+    the batch with the highest memory use comes first."""
     order_N = np.argsort(-lengths_N, kind="stable")
     first = 0
     while first < len(order_N):
@@ -131,16 +131,16 @@ def batches_of(lengths_N: np.ndarray, tokens: int = TOKENS) -> Iterator[np.ndarr
 # -----------------------------------------------------------------------------------------------------------
 # Padded batches
 
-Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]  # of `feeds_of` -> outputs, padding included
+Run = Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]  # `feeds_of` -> outputs, padding included
 STEP = 16  # widths of `feeds_of` are multiples of it
 
 
 def padded(rows: Rows, multiple: int = 1) -> dict[str, np.ndarray]:
-    """Returns a batch of one sequence a row, as wide as the longest one, rounded up to a multiple.
+    """Returns a batch with one sequence per row, padded to the longest one, rounded up to a multiple.
 
     Returns:
-      `input_ids`, `segment_ids` and `input_mask` int32 [B, L]; where tokens are masked also
-      `masked_lm_positions` int32 [B, P], 0 for a row that has fewer.
+      `input_ids`, `segment_ids` and `input_mask` int32 [B, L]; with masked tokens also `masked_lm_positions`
+      int32 [B, P], padded with 0.
     """
     width = -(-int(rows.lengths_N.max()) // multiple) * multiple
     is_token_BL = np.arange(width) < rows.lengths_N[:, None]
@@ -162,18 +162,18 @@ def feeds_of(rows: Rows) -> dict[str, np.ndarray]:
     if rows.masked_M is not None:
         sequences_M, places_M = rows.masked_places()
         masked_M = sequences_M * feeds["input_ids"].shape[1] + places_M
-        # Never none: an empty tensor has a size 0, which says "as before" in the shapes of ONNX.
+        # Never empty: a size 0 means "unchanged" in the shapes of ONNX.
         feeds["masked"] = (masked_M if len(masked_M) else np.zeros(1)).astype(np.int32)
     return feeds
 
 
 def padded_network(run_batch: Run, head: str, names: Sequence[str]) -> Network:
-    """Returns the network of what computes padded batches.
+    """Returns the network of a function that computes padded batches.
 
     Args:
-      run_batch: of one batch.
+      run_batch: function that computes a batch.
       head: one of `source.HEADS`.
-      names: of the outputs, in the order of `run_batch`.
+      names: names of the outputs, in the order of `run_batch`.
     """
 
     def compute_batch(rows: Rows) -> Outputs:
@@ -190,8 +190,8 @@ def padded_network(run_batch: Run, head: str, names: Sequence[str]) -> Network:
 
 
 def padded_groups(lengths_N: np.ndarray) -> list[np.ndarray]:
-    """Returns the sequences of each padded batch, longest first. Short ones join a batch of few tokens: there
-    a call costs more than its padding."""
+    """Returns the sequences of each padded batch, longest first. Short ones join a small batch, since a call
+    costs more than their padding."""
     groups: list[list[int]] = []
     width, widths_N = 0, -(-lengths_N // STEP) * STEP
     for sequence in np.argsort(-lengths_N, kind="stable"):
@@ -208,18 +208,18 @@ def padded_groups(lengths_N: np.ndarray) -> list[np.ndarray]:
 #
 # Only attention's rows are padded. Shapes: N sequences of a group, W tokens of its longest one.
 
-GROUPS = 4  # at most: more waste less, and are more operations
+GROUPS = 4  # maximum: more groups pad less, but need more operations
 
 
 def attention_groups(rows: Rows, heads: int) -> dict[str, np.ndarray]:
-    """Returns the groups in which the sequences attend, each as wide as its longest one, and the way back.
+    """Returns the attention groups of the sequences, each padded to its longest one, and the inverse mapping.
 
     Returns:
-      `used`: the number of groups with sequences, which are the first of GROUPS; the others have one sequence
-      of one token. Of group n `lengths_n` int32 [N], and `tokens_n` int32 [N, W], in [0, T): the token in a
-      place; behind the end of a sequence its last one. `firsts_T` and `widths_T`, int32: with the groups'
-      vectors [N, H, W] one after the other, that of head h of a token is vector firsts + h x widths. A group
-      is H times as many vectors as it has tokens, so that firsts are counted for the number of heads given.
+      `used`: number of groups with sequences, the first ones of GROUPS; the others have one sequence of one
+      token. For group n `lengths_n` int32 [N], and `tokens_n` int32 [N, W], in [0, T): the token at each
+      position; after the end of a sequence its last one. `firsts_T` and `widths_T`, int32: in the groups'
+      concatenated vectors [N, H, W], that of head h of a token has index firsts + h x widths. A group has H
+      times as many vectors as tokens, so `firsts_T` depends on the number of heads.
     """
     order_N = np.argsort(-rows.lengths_N, kind="stable")
     bounds = _cheapest_bounds(rows.lengths_N[order_N].astype(np.int64))
@@ -243,21 +243,21 @@ def attention_groups(rows: Rows, heads: int) -> dict[str, np.ndarray]:
 
 
 def _cheapest_bounds(lengths_N: np.ndarray) -> list[int]:
-    """Cuts lengths, descending, into at most GROUPS groups with the fewest scores of attention. Returns
-    where they begin and the last one ends.
+    """Cuts lengths, descending, into at most GROUPS groups with the fewest attention scores. Returns their
+    starts and the end of the last one.
 
-    Lengths that are the same stay together: the best cuts are between different ones.
+    Equal lengths stay together, since the best cuts are between different ones.
     """
     starts = [0, *(np.flatnonzero(np.diff(lengths_N)) + 1).tolist()]
     squares, ends = lengths_N[starts] ** 2, np.array([*starts[1:], len(lengths_N)])
-    # best[k]: the fewest scores of the first k kinds of lengths with so many groups, and the cuts for it.
+    # best[k]: minimum number of scores of the first k distinct lengths with so many groups, and its cuts.
     best = [(0, [0])] + [(np.iinfo(np.int64).max // 2, [0])] * len(starts)
     found = best
     for _ in range(GROUPS):
         longer = [best[0]]
         for end in range(1, len(starts) + 1):
             counts = ends[end - 1] - np.array(starts[:end])
-            # As many scores more are cheaper than another group.
+            # This many more scores are cheaper than another group.
             totals = np.array([total for total, _ in best[:end]]) + squares[:end] * counts + 64 * 64
             cheapest = int(totals.argmin())
             longer.append((int(totals[cheapest]), [*best[cheapest][1], int(ends[end - 1])]))

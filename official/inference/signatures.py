@@ -10,9 +10,9 @@ class Field(NamedTuple):
     """An input or an output.
 
     Attributes:
-      name: of it.
+      name: name of the input or output.
       dtype: string, int32 or float32.
-      shape: of one of N; None where a call decides it.
+      shape: shape of one of N; None for sizes that depend on the call.
     """
 
     name: str
@@ -35,12 +35,12 @@ class Signature(NamedTuple):
     optional: tuple[str, ...] = ()
 
 
-TOP_WORDS = 5  # likeliest word pieces of each [MASK]
+TOP_WORDS = 5  # most probable word pieces of each [MASK]
 
 # By name. `classify` gives the most probable label, and the names of all outputs with the probability or
-# score of each; where outputs are scores, its label is '' and its score the first one. In `fill_mask` a text
-# with fewer masks than another one of the call gets '' and 0. The text of an answer is '' where there is
-# none.
+# score of each; if outputs are scores, its label is '' and its score the first one. In `fill_mask` a text
+# with fewer masks than another one of the call is padded with '' and 0. The text of an answer is '' for no
+# answer.
 _SCORE, _SCORES = Field("score", "float32"), Field("scores", "float32", (None,))
 _TEXT, _OF_MASKS = Field("text", "string"), (None, TOP_WORDS)
 SIGNATURES = {
@@ -55,7 +55,7 @@ SIGNATURES = {
         (Field("label", "string"), _SCORE, Field("labels", "string", (None,)), _SCORES),
         ("sentence_b",),
     ),
-    # Entities of a text with fewer of them than another one of the call are '' and 0.
+    # A text with fewer entities than another one of the call is padded with '' and 0.
     "tag": Signature(
         "tag",
         (_TEXT,),
@@ -75,7 +75,7 @@ SIGNATURES = {
     "embed": Signature("embed", (_TEXT,), (Field("embedding", "float32", (None,)),)),
 }
 
-# Token ids, where something else makes them: the outputs are those of the head that the model has.
+# Token ids of an external tokenizer: the outputs are those of the model's head.
 TENSORS = "tensors"
 TENSOR_INPUTS = tuple(Field(name, "int32", (None,)) for name in ("input_ids", "input_mask", "segment_ids"))
 TENSOR_OUTPUTS = {

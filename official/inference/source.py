@@ -1,4 +1,4 @@
-"""Model at a path: its tensors, sizes, vocabulary, and the settings that it was trained with."""
+"""Model at a path: its tensors, sizes, vocabulary, and the settings of its training."""
 
 import dataclasses
 import functools
@@ -24,8 +24,8 @@ from official.io import files, json_files, model_folder, vocabulary_files
 from official.io.files import expanded
 from official.modeling.models import BertEncoder, MaskedLMModel, SequenceModel, SpanModel, TagModel
 
-SHORTEST = 3  # tokens: [CLS], one of a text, [SEP]
-# {method of a model: (what it needs, names of its head, what makes such a model)}
+SHORTEST = 3  # tokens: [CLS], one word piece, [SEP]
+# {method of a model: (what it needs, weights of its head, how such a model is made)}
 _CLASSIFIER = (*canonical.CLASSIFIER_HEAD, *canonical.POOLER)
 _MASKED_LM = (*canonical.TRANSFORM, canonical.OUTPUT_BIAS)
 HEADS: dict[str, tuple[str, tuple[str, ...], str]] = {
@@ -35,10 +35,10 @@ HEADS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "fill_mask": ("masked-LM head", _MASKED_LM, "pre-trained with its head kept"),
     "embed": ("encoder", (), ""),
 }
-# {method: the stages that its outputs need nothing of}
+# {method: stages that its outputs do not need}
 TAGS = model_folder.PROBLEM_TYPE_OF["tag"]
 UNUSED_STAGES = {"embed": ("pooler",)}
-# {dtype: policy of Keras}; weights of int8 are multiplied out
+# {dtype: policy of Keras}; int8 weights are dequantized
 _POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "int8": "float32"}
 
 
@@ -77,11 +77,11 @@ class Source:
         return default if self.run is None else self.run[name]
 
     def length(self, usual: int | None = None) -> int:
-        """Returns the maximum length of a sequence in tokens: the user's `max_seq_length`, else the run's,
-        else the maximum of tokenizer and positions.
+        """Returns the maximum length of a sequence in tokens: the user's `max_seq_length`, otherwise the
+        run's, otherwise the maximum of tokenizer and positions.
 
         Args:
-          usual: upper limit of that last case; None: no limit.
+          usual: upper limit of the last case; None: no limit.
         """
         positions = self.bert.positions
         most = min(self.vocabulary.max_length or positions, positions, usual or positions)
@@ -105,8 +105,8 @@ class Source:
         own = [name for name in names if self.location == folder or name.startswith(prefix)]
         found = [(name, *files.version(os.path.join(folder, name))) for name in own]
         text = self.vocabulary.sha256, self.vocabulary.do_lower_case, self.max_seq_length
-        said = [*text, self.labels, self.problem_type, self.thresholds]
-        return hashlib.sha256(repr([found, said]).encode()).hexdigest()
+        settings = [*text, self.labels, self.problem_type, self.thresholds]
+        return hashlib.sha256(repr([found, settings]).encode()).hexdigest()
 
     def abilities(self) -> list[str]:
         """Returns the names of the methods that the model has a head for."""
@@ -126,9 +126,9 @@ class Source:
         """Raises ConfigError if the model has no head for a method."""
         what, _, origin = HEADS[method]
         if missing := [name for name in self._head_of(method) if name not in self.tensors]:
-            told = f"so it cannot {method}; it can {', '.join(self.abilities())}. Give one that was {origin}."
-            told = told.replace("fill_mask", "fill masks")
-            raise ConfigError(f"{self.name} has no {what} ({missing[0]} is missing), {told}")
+            can = f"so it cannot {method}; it can {', '.join(self.abilities())}. Give one that was {origin}."
+            can = can.replace("fill_mask", "fill masks")
+            raise ConfigError(f"{self.name} has no {what} ({missing[0]} is missing), {can}")
         if method not in self.abilities():
             can = ", ".join(self.abilities())
             raise ConfigError(f"{self.name} has no {what}: its classifier has another kind. It can {can}.")
@@ -147,7 +147,7 @@ class Source:
                 raise ConfigError(f"{self.name} has no {name}.")
 
     def values(self, name: str) -> np.ndarray:
-        """Returns a weight in float32. Raises ConfigError where it is missing, not finite, or unreadable."""
+        """Returns a weight in float32. Raises ConfigError if it is missing, not finite, or unreadable."""
         if name not in self.tensors:
             raise ConfigError(f"{self.name} has no {name}.")
         with naming_unreadable(self.name):
@@ -199,7 +199,7 @@ class Truncation:
         """Logs that `texts` texts were truncated to `length` tokens, unless it is 0 or already logged."""
         if texts and not self.is_reported:
             self.is_reported, number = True, f"{texts} are" if texts > 1 else "one is"
-            warning = "%s: %s longer than %s=%d tokens and cut. This is said once."
+            warning = "%s: %s longer than %s=%d tokens and cut. This is logged once."
             logging.warning(warning, self._name, number, self._setting, length)
 
 
@@ -216,14 +216,14 @@ def find(
       path: folder of a run, or a checkpoint of any format of `registry.FORMATS`: file, prefix or folder. In a
         run's folder the checkpoint of the best evaluation is used, or the newest.
       vocab_file: path of the vocabulary. Unset: the one in the folder of the checkpoint or run.
-      do_lower_case: whether to lower-case text and strip accents. Unset: as the run's settings or the files
-        next to the vocabulary say.
+      do_lower_case: whether to lower-case text and strip accents. Unset: from the run's settings or the files
+        next to the vocabulary.
       flag: name of the flag that the path comes from, for messages.
       max_seq_length: maximum length of a sequence in tokens. Unset: see `Source.length`.
 
     Raises:
-      ConfigError: if there is no checkpoint or vocabulary, if they do not fit together, or if a file in their
-        folder asks for something unsupported.
+      ConfigError: if there is no checkpoint or vocabulary, if they do not match, or if a file in their folder
+        needs an unsupported feature.
     """
     path, vocab_file = expanded(path), expanded(vocab_file) if vocab_file else None
     name = f"--{flag}={path}" if flag else path
@@ -237,15 +237,15 @@ def find(
     found = vocab_file or vocabulary_files.find(model_folder.folder_of(checkpoint.location))
     vocab_file = _vocabulary_file(found, settings, checkpoint.location)
     if do_lower_case is None:
-        said = str(sidecar_files.config_beside(checkpoint.location))
-        do_lower_case = json_files.expect(settings, "do_lower_case", (bool, type(None)), said, None)
+        config_file = str(sidecar_files.config_beside(checkpoint.location))
+        do_lower_case = json_files.expect(settings, "do_lower_case", (bool, type(None)), config_file, None)
     bert = _sizes(tensors, options, checkpoint.location)
     positions = bert.positions
     if max_seq_length is not None and not SHORTEST <= max_seq_length <= positions:
         allowed = f"the model has {positions} positions. Allowed: {SHORTEST} to {positions}."
         raise ConfigError(f"--max_seq_length={max_seq_length} is out of range: {allowed}")
     vocabulary = load_for_text(vocab_file, do_lower_case, checkpoint.location)
-    # A table is filled up, or cut, to a round number of words: 30,528 or 30,400 for 30,522.
+    # A table may be padded, or cut, to a round number of words: 30,528 or 30,400 for 30,522.
     if abs(vocabulary.size - bert.vocab_size) >= VOCABULARY_ROUNDING:
         words = f"has {vocabulary.size} words, the model's vocab_size is {bert.vocab_size}"
         if vocabulary.size > bert.vocab_size or not is_vocabulary_of(vocab_file, bert):
@@ -276,7 +276,7 @@ def random_source(bert: BertConfig, head: str, classes: int = 2, seed: int = 0) 
       classes: number of outputs of `classify` and `tag`.
       seed: seed of the weights.
     """
-    with tf.Graph().as_default():  # nothing is initialised
+    with tf.Graph().as_default():  # no initialization
         variables = make_network(bert, head, classes).variables
         shapes = {name_of(variable): tuple(variable.shape) for variable in variables}
     tensors = {}
@@ -298,8 +298,8 @@ def _random(name: str, shape: tuple[int, ...], stddev: float, seed: tuple[int, i
 
 
 def _settings_of_run(path: str) -> dict:
-    """Returns the config.json of a run, or of whatever a folder holds but Hugging Face's, which is no run;
-    empty where there is none. Raises ConfigError for a run's whose task is none."""
+    """Returns the config.json of a run; empty without one, or for Hugging Face's. Raises ConfigError if its
+    task is unknown."""
     beside = sidecar_files.config_beside(saved_model.locate(path) or path)
     if beside is None:
         return {}
@@ -312,8 +312,8 @@ def _settings_of_run(path: str) -> dict:
 
 
 def _vocabulary_file(found: str | None, settings: dict, location: str) -> str:
-    """Returns the path of the vocabulary: as given, the one beside the weights, or, of runs that kept none,
-    the file that it was."""
+    """Returns the path of the vocabulary: the given one, the one next to the weights, or, for runs without a
+    copy, the original file."""
     beside = str(sidecar_files.config_beside(location))
     named = json_files.expect(settings, "vocab_file", (str, type(None)), beside, None)
     if not (found or named):
@@ -324,7 +324,7 @@ def _vocabulary_file(found: str | None, settings: dict, location: str) -> str:
 
 
 def _sizes(tensors: Tensors, options: Options, location: str) -> BertConfig:
-    """Returns the model: its sizes from the tensors, what no shape tells from what lies beside them."""
+    """Returns the model's configuration: sizes from the tensors, the rest from the sidecar files."""
     known = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(BertConfig)}
     known = {name: value for name, value in known.items() if value is not None}
     known |= dict(options.of_family)

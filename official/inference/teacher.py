@@ -27,13 +27,13 @@ from official.io.errors import ConfigError
 from official.io.json_files import read_json_or_empty
 from official.tasks import TASKS
 
-_ROWS = 4096  # are computed and kept at a time
-_VERSION = 1  # of what is kept
-Names = Sequence[Sequence[str]] | None  # of each class all of its names
+_ROWS = 4096  # computed and saved at a time
+_VERSION = 1  # version of the cache
+Names = Sequence[Sequence[str]] | None  # all names of each class
 
 
 def make_task(config: Config) -> Any:
-    """Returns the task of a configuration with --teacher, which has the teacher's logits."""
+    """Returns the task of a configuration with --teacher, with the teacher's logits."""
     task = TASKS[config.task](config)
     task.ask_teacher = functools.partial(ask, config)
     return task
@@ -61,7 +61,7 @@ def ask(config: Config, rows: Sequence[list[str]], labels: Labels, class_names: 
     logging.info("Teacher %s: its logits of %s rows are kept in %s", config.teacher, f"{len(rows):,}", folder)
     wanted, parts = {"version": _VERSION, "teacher": source.digest()}, []
     before = read_json_or_empty(os.path.join(folder, "00000", text_rows.MANIFEST)).get("teacher")
-    if before not in (None, wanted["teacher"]) and not config.cache_dir:  # which runs may share
+    if before not in (None, wanted["teacher"]) and not config.cache_dir:  # which several runs may share
         warning = "The files of --teacher=%s have changed since its logits were saved: computing them again."
         logging.warning(warning, config.teacher)
     for first in range(0, len(rows), _ROWS):
@@ -85,7 +85,7 @@ def ask(config: Config, rows: Sequence[list[str]], labels: Labels, class_names: 
 def _order(
     path: str, teacher: Classifier, labels: Labels, names: Sequence[str] | None, class_names: Names
 ) -> list[int] | None:
-    """Returns the teacher's output of each class of the task; None where outputs are no classes."""
+    """Returns the teacher's output of each class of the task; None if outputs are not classes."""
     advice = "Give one that was fine-tuned for this task."
     if teacher.kind != labels.kind:
         problem = f"label_kind={teacher.kind}, the task has {labels.kind}"

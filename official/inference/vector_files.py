@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 FORMATS = (".npy", ".parquet")
 DTYPES = {"float32": np.float32, "float16": np.float16, "int8": np.int8, "binary": np.int8}
-COLUMN = "embedding"  # of Parquet
-_SIMILARITIES = ("cosine", "dot")  # that are searched by
+COLUMN = "embedding"  # name in Parquet files
+_SIMILARITIES = ("cosine", "dot")  # supported by the search
 
 
 def digest_of(model: Model) -> str:
@@ -49,13 +49,13 @@ def digest_of(model: Model) -> str:
         for each in settings.dense
     ]
     text = [source.vocabulary.sha256, source.vocabulary.do_lower_case, *kinds, layers]
-    said = json.dumps([onnx_files.digest_of(source), dataclasses.asdict(source.bert), *text], default=str)
-    return hashlib.sha256(said.encode()).hexdigest()
+    identity = json.dumps([onnx_files.digest_of(source), dataclasses.asdict(source.bert), *text], default=str)
+    return hashlib.sha256(identity.encode()).hexdigest()
 
 
 def _digest_of_texts(given: Iterable[str], first: int) -> int:
-    """Returns a number that the texts of consecutive rows, and the number of the first row, decide; those of
-    several batches add up, modulo 2^128, to that of all rows. Rows without a text have an empty one."""
+    """Returns a digest of the texts of consecutive rows and the index of the first one; the digests of
+    several batches add up, modulo 2^128, to that of all rows. Rows without a text count as empty."""
     hashes = (
         hashlib.blake2b(f"{row} {text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
         for row, text in enumerate(given, first)
@@ -72,7 +72,7 @@ def _text_of(value: Any) -> str:
 
 
 class Ranges(NamedTuple):
-    """Minimum and maximum of each component, float32 [D], between which int8 has 256 levels."""
+    """Minimum and maximum of each component, float32 [D], divided into 256 levels for int8."""
 
     lowest: np.ndarray
     highest: np.ndarray
@@ -101,8 +101,7 @@ def quantized(vectors_ND: np.ndarray, dtype: str, ranges: Ranges | None = None) 
 
 
 def restored(values_ND: np.ndarray, dtype: str, size: int, ranges: Ranges | None = None) -> np.ndarray:
-    """Returns float32 [N, D] of what `quantized` gives: of int8 the middle of each step, of binary 1 and
-    -1."""
+    """Inverse of `quantized`, float32 [N, D]: the middle of each step for int8, 1 and -1 for binary."""
     if dtype == "int8":
         assert ranges is not None
         return (values_ND.astype(np.float32) + 128.5) * ranges.steps + ranges.lowest
@@ -151,8 +150,8 @@ def embed_file(
         raise ConfigError(f"--vector_dtype=binary packs 8 components, and vectors have {embedder.size}.")
     if ending == ".parquet" and COLUMN in table.columns:
         logging.warning("%s: its column %s is replaced by the new vectors", table.given, COLUMN)
-    embedder.cut.is_reported = True  # all of them are, at the end
-    kept = "float32" if dtype == "int8" else dtype  # of parts: ranges are those of all rows
+    embedder.cut.is_reported = True  # all are reported at the end
+    kept = "float32" if dtype == "int8" else dtype  # type of the parts: ranges depend on all rows
     kinds = table.arrow_types() if ending == ".parquet" else {}
     kinds.pop(COLUMN, None)
 
@@ -175,22 +174,22 @@ def embed_file(
         ranges = _ranges_of(parts) if dtype == "int8" else None
         rows = sum(part.note["rows"] for part in parts)
         width = embedder.size // 8 if dtype == "binary" else embedder.size
-        said.update(
+        content.update(
             rows=rows,
             empty_texts=sum(part.note["empty"] for part in parts),
             truncated_texts=sum(part.note["cut"] for part in parts),
             texts_digest=f"{sum(int(part.note['texts'], 16) for part in parts) % 2**128:032x}",
         )
         if ranges:
-            said["ranges"] = {name: values.tolist() for name, values in ranges._asdict().items()}
-        writing.replace_file(sidecar(output_file), json_files.written(said))
+            content["ranges"] = {name: values.tolist() for name, values in ranges._asdict().items()}
+        writing.replace_file(sidecar(output_file), json_files.written(content))
         with writing.replacing(output_file) as path:
             if ending == ".npy":
                 _write_array(parts, path, (rows, width), kept, dtype, ranges)
             else:
                 write_parquet([part.path for part in parts], path, _changed(dtype, width, ranges))
 
-    said: dict[str, Any] = {
+    content: dict[str, Any] = {
         "checkpoint": os.path.abspath(model.source.location),
         "model": digest_of(model),
         "dtype": dtype,
@@ -202,15 +201,15 @@ def embed_file(
         "input_file": table.given,
         "text_column": column,
     }
-    job = {"columns": [column], "vectors": {**said, "checkpoint": ""}, "how": list(identity)}
+    job = {"columns": [column], "vectors": {**content, "checkpoint": ""}, "how": list(identity)}
     write_in_parts(table, output_file, job, make, join, overwrite, "Embedding")
     for key, what in (
         ("empty_texts", "without a text: the vector is that of an empty one"),
-        ("truncated_texts", f"longer than max_seq_length={said['max_seq_length']} tokens and cut"),
+        ("truncated_texts", f"longer than max_seq_length={content['max_seq_length']} tokens and cut"),
     ):
-        if said[key]:
-            logging.warning("%s: %s %s.", table.given, counted(said[key], "row"), what)
-    return said
+        if content[key]:
+            logging.warning("%s: %s %s.", table.given, counted(content[key], "row"), what)
+    return content
 
 
 def sidecar(path: str) -> str:
@@ -237,7 +236,7 @@ def _write_array(
 
 
 def _changed(dtype: str, width: int, ranges: Ranges | None) -> Any:
-    """Returns the function that gives the vectors of a Parquet table their type: a list of one size."""
+    """Returns the function that casts the vectors of a Parquet table to their type: lists of a fixed size."""
     import pyarrow  # late: only Parquet needs it
 
     def change(table: Any) -> Any:
@@ -274,7 +273,7 @@ class VectorFile:
         """Reads the sidecar file. Raises ConfigError if it is missing or belongs to another file."""
         self._ending, self.path = predictions.check_format(path, "vectors", FORMATS), path
         if not files.is_file(path):
-            raise ConfigError(f"--vectors={path} is not there.")
+            raise ConfigError(f"--vectors={path} does not exist.")
         source = sidecar(path)
         if not files.is_file(source):
             raise ConfigError(
@@ -309,14 +308,14 @@ class VectorFile:
             problem = f"has vectors of size {self.size}, but {model.source.name} has size {own}"
             raise ConfigError(f"--vectors={self.path} {problem}. Give the --checkpoint that computed them.")
         if digest_of(model) != self.said["model"]:
-            told = f"was made by another model ({self.said['checkpoint']}) than {model.source.name}"
+            problem = f"was made by another model ({self.said['checkpoint']}) than {model.source.name}"
             raise ConfigError(
-                f"--vectors={self.path} {told}. Give that --checkpoint, or embed the texts again."
+                f"--vectors={self.path} {problem}. Give that --checkpoint, or embed the texts again."
             )
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yields the vectors in their order, float32 [some, D]. Raises ConfigError where the file does not
-        have the rows that are said."""
+        """Yields the vectors in order, float32 [some, D]. Raises ConfigError if the number of rows differs
+        from the sidecar file's."""
         read = self._read_array() if self._ending == ".npy" else self._read_parquet()
         with files.naming(self.path):
             for values in read:
@@ -332,7 +331,7 @@ class VectorFile:
                 raise ConfigError(f"--vectors={self.path} is not a NumPy file ({str(error)[:80]}).") from None
             if (shape, found) != ((self.rows, self._width), kind) or is_by_column:
                 self._refuse(f"{found} {shape}" + ", column by column" * is_by_column)
-            # A header of a few bytes may say any size.
+            # A header of a few bytes may state any size.
             if files.sizes([self.path])[0] - file.tell() < self.rows * self._width * kind.itemsize:
                 self._refuse("fewer")
             for first in range(0, self.rows, vectors.BLOCK_ROWS):
@@ -375,8 +374,8 @@ class VectorFile:
 
 
 def read_rows(table: tables.Table, column: str, wanted: set[int], count: int) -> tuple[dict[int, str], str]:
-    """Returns {row: text} of some rows of a table, and the `texts_digest` of all of them. Raises ConfigError
-    where it has not `count` rows."""
+    """Returns {row: text} of some rows of a table, and the `texts_digest` of all rows. Raises ConfigError if
+    it does not have `count` rows."""
     found: dict[int, str] = {}
     total = digest = 0
     for batch in table.batches([column]):

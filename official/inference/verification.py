@@ -15,11 +15,11 @@ from official.config.model import ACTIVATIONS, WITHOUT_SHAPE
 from official.modeling.models import BertPretrainer, MaskedLMModel
 
 _BATCH, _LENGTH, _PREDICTIONS = 2, 32, 4
-_TOLERANCES = {4: 1e-5, 2: 5e-2}  # by the bytes of the narrower float type; of outputs around 1
+_TOLERANCES = {4: 1e-5, 2: 5e-2}  # by item size of the narrower float type; for outputs around 1
 
 
 def check(checkpoint: registry.Checkpoint, options: Options) -> None:
-    """Raises ConfigError where a source is no model that `verify` can build."""
+    """Raises ConfigError if `verify` cannot build the source's model."""
     options = sidecar_files.with_sidecar_files(options, checkpoint)
     with naming_unreadable(f"PATH={checkpoint.location}"):
         read = checkpoint.to_canonical(options)
@@ -27,18 +27,18 @@ def check(checkpoint: registry.Checkpoint, options: Options) -> None:
 
 
 def verify(source: dict, target: dict, options: Options) -> dict:
-    """Compares the outputs of two checkpoints, each in a model of what its own shapes and the configuration
-    beside it say.
+    """Compares the outputs of two checkpoints, each in a model built from its shapes and the configuration
+    next to it.
 
     Args:
       source, target: {format, path, ...} of a conversion's report.
-      options: of the conversion: what was given there counts for the source. Of the result, only what lies
-        there counts.
+      options: options of the conversion: given ones apply to the source. For the result, only its sidecar
+        files apply.
 
     Returns:
-      {differences: {output: largest absolute difference, None where one is not finite}, tolerance, settings:
-      {name: [of the source, of the target]} of what no shape tells, passed: whether outputs are equal to the
-      tolerance, and settings equal}.
+      {differences: {output: largest absolute difference, None if it is not finite}, tolerance, settings:
+      {name: [of the source, of the target]} of settings that shapes do not show, passed: whether outputs
+      are equal within the tolerance, and settings equal}.
     """
     ends = [registry.open_checkpoint(end["path"], "PATH", end["format"]) for end in (source, target)]
     own = _own_options(ends, options)
@@ -51,8 +51,8 @@ def verify(source: dict, target: dict, options: Options) -> dict:
         of_generators = list(map(_generator_options, own, configs, generators))
         found = _differences([model_config(generators, one) for one in of_generators], generators)
         differences |= {f"generator_{name}": difference for name, difference in found.items()}
-    told = (*WITHOUT_SHAPE, *configs[0].family_row.without_shape)
-    settings = {key: [getattr(config, key) for config in configs] for key in told}
+    keys = (*WITHOUT_SHAPE, *configs[0].family_row.without_shape)
+    settings = {key: [getattr(config, key) for config in configs] for key in keys}
     floats = [tensor for end in weights for tensor in end.values() if tensors_lib.is_float(tensor)]
     tolerance = _TOLERANCES[min(tensor.dtype.itemsize for tensor in floats)]
     same = all(difference is not None and difference <= tolerance for difference in differences.values())
@@ -68,7 +68,7 @@ def _differences(configs: list[BertConfig], weights: list[Tensors]) -> dict[str,
 
 
 def _generator_options(options: Options, config: BertConfig, generator: Tensors) -> Options:
-    """Returns the options of a discriminator as its generator's, whose heads are as wide."""
+    """Returns the options of a discriminator for its generator, which has the same head size."""
     hidden = sidecar_files.sizes_of(generator)["hidden_size"]
     heads = max(config.num_attention_heads * hidden // config.hidden_size, 1)
     return dataclasses.replace(options, num_attention_heads=heads)
@@ -78,7 +78,7 @@ def _own_options(ends: list[registry.Checkpoint], options: Options) -> list[Opti
     nothing: dict[str, Any] = dict.fromkeys((*WITHOUT_SHAPE, "vocab_file"))
     source = sidecar_files.with_sidecar_files(options, ends[0])
     target = sidecar_files.with_sidecar_files(dataclasses.replace(options, **nothing), ends[1])
-    if target.num_attention_heads is None:  # nothing there tells them
+    if target.num_attention_heads is None:  # not in the result's files
         target = dataclasses.replace(target, num_attention_heads=source.num_attention_heads)
     if sidecar_files.config_beside(ends[1].location) is None:
         target = dataclasses.replace(target, layer_norm_eps=source.layer_norm_eps)
@@ -86,8 +86,8 @@ def _own_options(ends: list[registry.Checkpoint], options: Options) -> list[Opti
 
 
 def _difference(ours: np.ndarray, theirs: np.ndarray) -> float | None:
-    """Returns the largest difference; the same infinity or NaN at both ends is none, and None is one that is
-    not finite."""
+    """Returns the largest difference; equal infinities or NaN on both sides count as 0; None if it is not
+    finite."""
     same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
     with np.errstate(invalid="ignore", over="ignore"):
         largest = float(np.where(same, 0, np.abs(ours - theirs)).max())
@@ -110,11 +110,11 @@ def describe(result: dict) -> str:
 
 
 def model_config(weights: list[Tensors], options: Options) -> BertConfig:
-    """Returns the model of weights[0]'s sizes and the options' settings; of the vocabulary, the words that
-    all have.
+    """Returns the model with the sizes of weights[0] and the options' settings; its vocabulary is the common
+    part of all.
 
     Raises:
-      ConfigError: where it cannot be built.
+      ConfigError: if it cannot be built.
     """
     words = min(tensors["bert/embeddings/word_embeddings"].shape[0] for tensors in weights)
     sizes = sidecar_files.sizes_of(weights[0]) | {"vocab_size": words}
@@ -123,8 +123,8 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
     if hidden % heads:
         raise ConfigError(f"--num_attention_heads={heads} does not divide the hidden size {hidden}.")
     if options.hidden_act not in ACTIVATIONS:
-        told = f"{', '.join(ACTIVATIONS)}, not with hidden_act={options.hidden_act}. Drop --verify."
-        raise ConfigError(f"--verify builds BERT with {told}")
+        allowed = f"{', '.join(ACTIVATIONS)}, not with hidden_act={options.hidden_act}. Drop --verify."
+        raise ConfigError(f"--verify builds BERT with {allowed}")
     epsilon = options.layer_norm_eps or BertConfig.layer_norm_eps
     sizes |= {"num_attention_heads": heads, "hidden_act": options.hidden_act, "layer_norm_eps": epsilon}
     sizes |= {"family": options.family, **options.of_family}
@@ -133,9 +133,9 @@ def model_config(weights: list[Tensors], options: Options) -> BertConfig:
 
 
 def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[str, np.ndarray]:
-    """Returns the outputs of a model with these weights on the random batch, {name: values}. A head of
-    pre-training that only one end has keeps the values of the seed; heads of fine-tuning count where both
-    ends have them."""
+    """Returns the outputs of a model with these weights on the random batch, {name: values}. A pre-training
+    head that only one side has keeps its random values; fine-tuning heads are compared if both sides have
+    them."""
     tf.keras.utils.set_random_seed(1)
     model = (BertPretrainer if config.family_row.has_next_sentence else MaskedLMModel)(config)
     for variable in model.trainable_variables:
@@ -152,7 +152,7 @@ def outputs_of(config: BertConfig, tensors: Tensors, shared: set[str]) -> dict[s
         if shared.issuperset(parts):
             weights_OH, bias_O = (tensors[part].read().astype(np.float32) for part in parts)
             outputs[name] = outputs[takes] @ weights_OH.T + bias_O
-    if shared.issuperset(canonical.DISCRIMINATOR_HEAD):  # whatever activation is between its layers
+    if shared.issuperset(canonical.DISCRIMINATOR_HEAD):  # with any activation between its layers
         kernel_HH, bias_H, kernel_H1, bias_1 = (
             tensors[part].read().astype(np.float32) for part in canonical.DISCRIMINATOR_HEAD
         )

@@ -13,20 +13,20 @@ from official.modeling.layers import sizes, split_seed
 from official.modeling.operations import Operations
 from official.modeling.varlen import SequenceLayout
 
-MASKED_SCORE = -10000.0  # Google's BERT; added to the scores of what a token does not see
+MASKED_SCORE = -10000.0  # Google's BERT; added to the scores of tokens that are masked
 
 
 class Context(NamedTuple):
     """Inputs of a block in addition to the token vectors.
 
     Attributes:
-      seen: attention mask, see `attention.seen`, or the result of the block kind's own `seen` and `sees`.
+      seen: attention mask, see `attention.seen`, or the result of the block type's `seen` and `sees`.
       sequence_ids_BL: int32, index of a token's sequence in its row, from 1; 0 for padding.
-      slots: result of the block kind's `slots`; None if it has none, and for rows of one sequence.
+      slots: result of the block type's `slots`; None without it, and for rows of one sequence.
       reads_BR: int32, in [0, L): positions whose output vectors are read; None for all.
     """
 
-    seen: Any  # tf.Tensor | SequenceLayout, where the kind has no function of that name
+    seen: Any  # tf.Tensor | SequenceLayout, unless the block type defines `seen`
     sequence_ids_BL: tf.Tensor
     slots: Any = None
     reads_BR: tf.Tensor | None = None
@@ -51,8 +51,8 @@ def seen(features: dict[str, tf.Tensor], config: BertConfig, by_sequence: bool) 
 
 
 def layout_of(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> SequenceLayout | None:
-    """Returns the layout of a batch's sequences if attention is computed per sequence, else None; arguments
-    as in `seen`."""
+    """Returns the layout of a batch's sequences if attention is computed per sequence, otherwise None;
+    arguments as in `seen`."""
     if "sequence_lengths" in features:
         tokens = sizes(features["input_ids"])[1]
         return varlen.layout_end_to_end(features["sequence_lengths"], tokens, heads)
@@ -63,7 +63,8 @@ def layout_of(features: dict[str, tf.Tensor], heads: int, by_sequence: bool) -> 
 
 
 def scores(features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the additive attention mask, float32: 0 where a token attends to another, else MASKED_SCORE.
+    """Returns the additive attention mask, float32: 0 where a token attends to another, otherwise
+    MASKED_SCORE.
 
     Args:
       features: the batch. With `sequence_ids` (int32 [B, L]: 1, 2, ... for the sequences of a row, 0 for
@@ -137,9 +138,9 @@ def _by_head(
 
 def _scores_at(scores_B1LM: tf.Tensor, positions_BR: tf.Tensor | None) -> tf.Tensor:
     """Returns the mask's rows for the tokens at some positions, [B, 1, R or 1, M], or for all."""
-    if positions_BR is None or scores_B1LM.shape[2] == 1:  # all tokens see the same
+    if positions_BR is None or scores_B1LM.shape[2] == 1:  # the same for all tokens
         return scores_B1LM
-    # Of a size that is known only when it runs it may be 1 all the same.
+    # A dynamic size may also be 1.
     positions_BR = tf.minimum(positions_BR, tf.shape(scores_B1LM)[2] - 1)
     return tf.gather(scores_B1LM[:, 0], positions_BR, batch_dims=1)[:, None]
 
@@ -151,15 +152,16 @@ def by_sequence(
     attend: Callable[..., tf.Tensor],
     seed: tf.Tensor | None,
 ) -> tf.Tensor:
-    """Returns the heads' outputs side by side for all tokens, [B, L, D], from the products of query, key and
-    value side by side, [B, L, 3 x D], where every sequence is a row of its own.
+    """Returns the concatenated outputs of the heads for all tokens, [B, L, D], from the concatenated products
+    of query, key and value, [B, L, 3 x D], computed with each sequence in a separate row.
 
     Args:
-      products_BLE: as above.
-      places: of the sequences.
+      products_BLE: products of query, key and value.
+      places: layout of the sequences.
       heads: number of heads.
-      attend: (query, key, value [N, H, W, K], bool [N, W]: what are tokens, seed) -> outputs [N, H, W, K].
-      seed: of the dropout of attention weights.
+      attend: function (query, key, value [N, H, W, K], bool [N, W]: mask of tokens, seed) -> outputs
+        [N, H, W, K].
+      seed: seed of the dropout of attention probabilities.
     """
     _, length, columns = sizes(products_BLE)
     size = columns // (3 * heads)

@@ -1,5 +1,5 @@
-"""Pre-training of ELECTRA: a generator fills in masked tokens, a discriminator tells which of them are not
-those of the text.
+"""Pre-training of ELECTRA: a generator fills in masked tokens, and a discriminator predicts which tokens were
+replaced.
 
 Source: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators"
 (arXiv 2003.10555), and google-research/electra.
@@ -26,7 +26,7 @@ from official.modeling.stages import Stage, Tensors
 
 
 class DiscriminatorWeights(NamedTuple):
-    """The weights of the discriminator's head: a dense layer [D, D], in the compute dtype, and of the logit
+    """The weights of the discriminator's head: a dense layer [D, D], in the compute dtype, and the logit's
     kernel [D, 1] and bias [1], float32."""
 
     dense: layers.Affine
@@ -53,19 +53,19 @@ class DiscriminatorHead(tf.keras.layers.Layer):
 
 
 def replaced(weights: DiscriminatorWeights, sequence_BLD: tf.Tensor, config: BertConfig) -> tf.Tensor:
-    """Returns a logit for each token, float32 [B, L], above 0 where it is more likely than not that the
-    generator replaced it."""
+    """Returns a logit per token, float32 [B, L], above 0 if it was more likely replaced by the generator than
+    not."""
     x_BLD = ACTIVATIONS[config.hidden_act].function(layers.dense(sequence_BLD, weights.dense))
     logits_BL1 = layers.exact_matmul_2d(tf.cast(x_BLD, tf.float32), weights.kernel) + weights.bias
     return logits_BL1[..., 0]
 
 
 def uniform(features: Tensors, positions_BP: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Returns a number in [0, 1) for each predicted token, float32 [B, P]: a hash of the seed, int32 [N], of
-    the tokens of its sequence, and of its position there.
+    """Returns a number in [0, 1) for each predicted token, float32 [B, P]: a hash of the seed, int32 [N], the
+    tokens of its sequence, and its position there.
 
-    A sequence has the same numbers wherever it stands: in whichever row, alone or packed, with padding or
-    without, in whichever micro batch or replica.
+    A sequence has the same numbers in any row, alone or packed, with or without padding, and in any micro
+    batch or replica.
     """
     ids_BL = features["input_ids"]
     batch, length = sizes(ids_BL)
@@ -93,19 +93,19 @@ def sampled(logits_BPV: tf.Tensor, numbers_BP: tf.Tensor) -> tf.Tensor:
 
 
 class ElectraPretrainer(BertModel):
-    """ELECTRA's generator and discriminator: masked-LM logits [B, P, V] of the generator, the ids that the
-    discriminator reads, int32 [B, L], and its logit for each of them, [B, L].
+    """ELECTRA's generator and discriminator: masked-LM logits [B, P, V] of the generator, the input ids of
+    the discriminator, int32 [B, L], and its logits [B, L].
 
-    The discriminator is `encoder`. The generator shares its embeddings: the tables and their LayerNorm. It
-    takes what `MaskedLMModel` takes. Sampling depends on the run's seed and the step, the first two of
-    `dropout_seed`, and on the tokens, see `uniform`; without a seed on the tokens alone.
-    The pooler takes no part, is not trained, and is kept in the checkpoint as it was.
+    The discriminator is `encoder`. The generator shares its embeddings: the tables and their LayerNorm. The
+    inputs are those of `MaskedLMModel`. Sampling depends on the run's seed and the step, the first two of
+    `dropout_seed`, and on the tokens, see `uniform`; without a seed only on the tokens.
+    The pooler is not used or trained; the checkpoint keeps its values.
     """
 
     GIVES = ("masked_lm_logits", "replaced_logits", "sampled_ids")
 
     def __init__(self, config: BertConfig, *options: Any, generator_share: float, **named_options: Any):
-        """Makes both; `generator_share` as of `generator_of`, the options are those of `BertEncoder`."""
+        """Makes both; `generator_share`: see `generator_of`; the options are those of `BertEncoder`."""
         super().__init__("electra_pretrainer", config, *options, **named_options)
         self.encoder.freeze_pooler()
         self._generator_config = own = generator_of(config, generator_share)
@@ -162,7 +162,7 @@ class ElectraPretrainer(BertModel):
 
 
 def _reading_samples(stage: Stage) -> Stage:
-    """Returns the stage of the embeddings as one that reads the ids with samples."""
+    """Returns the stage of the embeddings with the sampled ids as its input."""
 
     def run(weights, carried, features, seed):
         return stage.run(weights, carried, {**features, "input_ids": carried["sampled_ids"]}, seed)

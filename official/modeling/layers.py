@@ -1,4 +1,4 @@
-"""Parts of every layer stack: first weights, activations, dropout, products, LayerNorm, recomputation."""
+"""Parts of all layers: initial weights, activations, dropout, products, LayerNorm, recomputation."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def sizes(x: tf.Tensor) -> list:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# First values of weights
+# Initial values of weights
 
 
-TRUNCATED_STDDEV = 0.87962566  # of numbers with the deviation 1 after those beyond 2 are redrawn
+TRUNCATED_STDDEV = 0.87962566  # deviation of a standard normal distribution truncated at 2
 
 
 def normal_initializer(stddev: float) -> Callable:
@@ -53,9 +53,9 @@ def normal_initializer(stddev: float) -> Callable:
 
     def draw(shape, dtype=tf.float32):
         if tf.executing_eagerly():
-            # In commands without a strategy, a first weight is the first that is compiled.
+            # In commands without a strategy, an initial weight is the first compilation.
             quiet.silence_compiler()
-        # On the CPU, whatever the devices: the same numbers, and XLA's compiler for GPUs may be broken.
+        # Always on the CPU: the same numbers on all devices, and XLA's compiler for GPUs may be broken.
         with tf.device("/cpu:0"):
             seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
             numbers = _truncated_normal(tf.TensorShape(shape).num_elements())(seed, tf.constant(stddev))
@@ -65,7 +65,7 @@ def normal_initializer(stddev: float) -> Callable:
 
 
 def glorot_initializer(shape: tuple[int, ...], dtype=tf.float32, **_) -> tf.Tensor:
-    """Returns uniform numbers of variance 2 / (sum of both fans), the fans as Keras reads them from the shape
+    """Returns uniform numbers of variance 2 / (sum of both fans), the fans as in Keras for a shape
     [..., in, out]. Source: Glorot and Bengio 2010."""
     taps = math.prod(shape[:-2])
     limit = math.sqrt(6 / (taps * (shape[-2] + shape[-1])))
@@ -76,7 +76,7 @@ def glorot_initializer(shape: tuple[int, ...], dtype=tf.float32, **_) -> tf.Tens
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033  # functools.cache is not in Python 3.8
 def _truncated_normal(count: int) -> Callable:
-    """Returns (seed, stddev) -> `count` numbers, float32, compiled: TensorFlow's own takes four times as
+    """Returns a compiled function (seed, stddev) -> float32 [count]: TensorFlow's own takes four times as
     long, seconds for BERT-base.
 
     It applies the inverse distribution function to uniform numbers, which is equivalent to redrawing.
@@ -95,16 +95,15 @@ def _truncated_normal(count: int) -> Callable:
 # -----------------------------------------------------------------------------------------------------------
 # Activations
 #
-# A row's name is that of `official.config.model.ACTIVATIONS`, which has the names that other projects give
-# it.
+# The names are those of `official.config.model.ACTIVATIONS`, which also has the names in other projects.
 
 
 class Activation(NamedTuple):
     """An activation.
 
     Attributes:
-      function: of a tensor of any float type, in whose type the result is.
-      slope: its derivative, of a float32 tensor.
+      function: function of a float tensor, with a result of the same type.
+      slope: derivative, a function of a float32 tensor.
     """
 
     function: Callable
@@ -140,7 +139,7 @@ ACTIVATIONS = {
 # Dropout
 
 
-RANDOM_WORDS = 2**32  # values that a random word can have
+RANDOM_WORDS = 2**32  # number of values of a random word
 
 
 def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
@@ -149,8 +148,8 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
     Args:
       x: any float tensor.
       rate: probability in [0, 1) of zeroing an element.
-      seed: int32 [2] of this place in this (run, step, micro batch, replica): see `split_seed`; or None to
-        switch dropout off.
+      seed: int32 [2], unique to this place and (run, step, micro batch, replica), see `split_seed`; or None
+        to switch dropout off.
     """
     if seed is None or rate == 0:
         return x
@@ -158,14 +157,14 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
 
 
 def split_seed(seed: tf.Tensor | None, count: int) -> list:
-    """Returns `count` seeds, int32 [2], drawn from one, int32 [N]; of None, as many None.
+    """Returns `count` seeds, int32 [2], derived from one, int32 [N]; for None, as many None.
 
     They are hashes, for the reasons given in `keep_mask`; TensorFlow's own `fold_in` returns different
     numbers in compiled functions.
     """
     if seed is None:
         return [None] * count
-    # Two numbers that differ: each half is a hash of its own.
+    # Two different numbers: each half is a separate hash.
     state = tf.constant([[0x9E3779B9, 0x85EBCA6B]], tf.uint32)
     for word in (*_words(seed), tf.cast(tf.range(count), tf.uint32)[:, None]):
         state = _mixed(tf.bitwise.bitwise_xor(state, word))
@@ -199,7 +198,7 @@ def random_words(seed: tf.Tensor, rows: int | tf.Tensor, columns: int | tf.Tenso
     """
     first, stride = _words(seed)
     stride = tf.bitwise.bitwise_or(stride, tf.constant(1, tf.uint32))
-    # Two short ranges: one of all elements would be made on the host.
+    # Two short ranges: a range of all elements would be computed on the host.
     row = tf.cast(tf.range(rows), tf.uint32)[:, None] * (tf.cast(columns, tf.uint32) * stride) + first
     return _mixed(row + tf.cast(tf.range(columns), tf.uint32) * stride)
 
@@ -251,7 +250,7 @@ def matmul(x_NI: tf.Tensor, kernel_IO: tf.Tensor) -> tf.Tensor:
 
 
 def is_wide(kernel_IO: tf.Tensor) -> bool:
-    """Tells whether a product with the transpose of a float32 kernel (as in the gradient) is faster on CPUs
+    """Returns whether a product with the transpose of a float32 kernel (as in the gradient) is faster on CPUs
     if the kernel is transposed to a copy first.
 
     For these shapes, products with a transposed operand are 8 to 20 % slower than products with a transposed
@@ -262,7 +261,7 @@ def is_wide(kernel_IO: tf.Tensor) -> bool:
 
 
 def widens() -> bool:
-    """Tells whether bfloat16 products are computed as float32 products, because that is faster here."""
+    """Returns whether bfloat16 products are computed as float32 products, because that is faster here."""
     return native.on_cpus() and multiplies_bf16_slowly(_own_processor())
 
 
@@ -272,7 +271,7 @@ def _own_processor() -> Processor:
 
 
 def multiplies_bf16_slowly(cpu: Processor) -> bool:
-    """Tells whether a processor's bfloat16 instructions are slower than its float32 instructions.
+    """Returns whether a processor's bfloat16 instructions are slower than its float32 instructions.
 
     Intel processors with AMX are built to multiply bfloat16 with it. If a virtual machine hides AMX, only
     their AVX-512 bfloat16 instructions remain, which are no faster than those for float32, and products with
@@ -328,9 +327,9 @@ def _widened(x_NI, kernel_IO):
 # -----------------------------------------------------------------------------------------------------------
 # Layers
 #
-# A class holds variables, a NamedTuple their tensors, and a function computes with the tensors. Layers
-# create their variables when they are made, under the name scope of the caller: shapes are known from the
-# configuration, and names do not depend on how a layer is used.
+# A class holds variables, a NamedTuple their tensors, and a function computes with the tensors. Layers create
+# their variables in the constructor, under the name scope of the caller: shapes follow from the
+# configuration, and names do not depend on the use of a layer.
 
 
 Bias = Literal["zeros", "normal", "frozen", "none"]
@@ -397,7 +396,7 @@ class LayerNorm(tf.keras.layers.Layer):
 
 
 def read(variable: tf.Variable, dtype: str, is_shared: bool = False) -> tf.Tensor:
-    """Returns a variable's value in the compute dtype. `is_shared`: it is read twice, and both gradients are
+    """Returns a variable's value in the compute dtype. `is_shared`: it is read twice, and the gradients are
     added."""
     return stages.read_as(variable, dtype, is_shared)
 
@@ -450,7 +449,7 @@ def exact_matmul_2d(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 
 def rounds_products() -> bool:
-    """Tells whether float32 products are computed in TensorFloat-32 (10-bit fractions), as GPUs from Ampere
+    """Returns whether float32 products are computed in TensorFloat-32 (10-bit fractions), as GPUs from Ampere
     on do unless `NVIDIA_TF32_OVERRIDE=0` is set."""
     enabled = tf.config.experimental.tensor_float_32_execution_enabled()
     return enabled and not native.on_cpus()
@@ -469,7 +468,7 @@ def put_at_positions(
     """Replaces ids, int32 [B, L] >= 0, at those positions of each row for which `is_put_BP` is true."""
     batch, length = sizes(ids_BL)
     flat_positions_N1 = tf.reshape(positions_BP + tf.range(batch)[:, None] * length, [-1, 1])
-    # What is not put adds 0 wherever its position is.
+    # Others add 0 at any position.
     marked = tf.reshape(tf.where(is_put_BP, values_BP + 1, 0), [-1])
     put_BL = tf.reshape(tf.scatter_nd(flat_positions_N1, marked, [batch * length]), [batch, length])
     return tf.where(put_BL > 0, put_BL - 1, ids_BL)
@@ -496,19 +495,19 @@ def gather_rows(table, indices):
 
 
 def shared_function(function: Callable) -> Callable:
-    """Wraps a function of tensors so that it is traced and optimised only once, however often a graph calls
-    it: it remains a function call in the graph."""
+    """Wraps a function of tensors so that it is traced and optimised only once, even if a graph calls
+    it many times: it remains a function call in the graph."""
     shared = tf.function(
         function, autograph=False, reduce_retracing=True, experimental_attributes={"_noinline": True}
     )
-    # Inside another function: what is a tf.function itself, Keras would save with the layer that has it.
+    # Inside another function: Keras would save a tf.function with its layer.
     return lambda *arguments: shared(*arguments)
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Recomputation
 #
-# What they draw follows from a seed, so that both times are the same to the bit. Source: Chen et al. 2016,
+# Random numbers follow from a seed, so that both computations are bit-identical. Source: Chen et al. 2016,
 # "Training Deep Nets with Sublinear Memory Cost" (arXiv 1604.06174).
 
 
@@ -527,7 +526,7 @@ def recomputed(function: Callable[..., tf.Tensor], as_kept: bool = False) -> Cal
         bits and peak memory as one whose tensors are stored, see `_called_as_kept`.
     """
 
-    # Made here, not with the module: it is for a TensorFlow that has such calls.
+    # Defined here, not in the module: only some versions of TensorFlow have such calls.
     take_first = shared_function(_first) if as_kept else None
 
     def run(*arguments: Any) -> tf.Tensor:
@@ -546,7 +545,7 @@ def recomputed(function: Callable[..., tf.Tensor], as_kept: bool = False) -> Cal
                 waiting = [*after(upstream, tensors[:first]), *map(tf.identity, tensors[first:])]
                 return _with_gradients(call, waiting, upstream)[1]
 
-            if take_first is None or seed is None:  # without a seed it is an evaluation
+            if take_first is None or seed is None:  # there is no seed in an evaluation
                 return call(tensors), gradient
             return _called_as_kept(call, tensors, take_first), gradient
 
@@ -556,19 +555,19 @@ def recomputed(function: Callable[..., tf.Tensor], as_kept: bool = False) -> Cal
 
 
 def after(upstream: tf.Tensor, tensors: Sequence) -> list:
-    """Makes the tensors depend on `upstream`, so that what is computed from them runs in the backward pass.
+    """Makes the tensors depend on `upstream`, so that operations on them run in the backward pass.
 
     Otherwise TensorFlow would run the recomputation early, or merge it with the first computation, and store
     the results. Compilers order operations only by data dependencies, so the choice below is one that they
     cannot evaluate in advance. If the upstream gradient is NaN, so are the gradients.
     """
-    # The largest of no numbers is -inf: packed rows may have no sequence of some length.
+    # The maximum of an empty tensor is -inf: packed rows may have no sequence of some length.
     missing = tf.math.is_nan(tf.reduce_max(tf.reshape(upstream, [-1])[:1]))
     return [tf.where(missing, tf.zeros([], tensor.dtype), tensor) for tensor in tensors]
 
 
 def _with_gradients(function: Callable, tensors: Sequence, upstream: tf.Tensor | None) -> tuple:
-    """Returns (result, the gradient of each tensor, None where it has none)."""
+    """Returns (result, the gradient of each tensor, None without one)."""
     watched = [tensor for tensor in tensors if tensor.dtype.is_floating]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(watched)
@@ -584,7 +583,7 @@ def _called_as_kept(function: Callable, tensors: Sequence, take_first: Callable)
     graph optimizer would combine constant factors whose product has no other reader, which rounds
     differently. So the call returns these tensors here, too, although only its result is used.
     """
-    result, _ = _with_gradients(function, tensors, None)  # nobody needs the gradients: they do not run
+    result, _ = _with_gradients(function, tensors, None)  # the gradients are unused, so they do not run
     if tf.executing_eagerly() or result.op.type not in _CALLS:
         return result
     return take_first(*result.op.outputs)

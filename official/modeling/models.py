@@ -35,7 +35,7 @@ class Embeddings(tf.keras.layers.Layer):
     """Variables of the embeddings; `run` computes them."""
 
     def __init__(self, config: BertConfig, shared: Embeddings | None = None):
-        """Makes the variables; of `shared`, another model's, the tables and their LayerNorm are taken."""
+        """Makes the variables; with `shared`, the tables and their LayerNorm are those of another model."""
         super().__init__(name="embeddings", dtype="float32")
         tables = {
             "word_embeddings": config.vocab_size,
@@ -77,7 +77,7 @@ def embed(
     Args:
       weights: weights of the embeddings.
       features: `input_ids` and `segment_ids` int32 [B, L]; optionally `position_ids` int32 [B, L], positions
-        within a token's own sequence, in [0, config.positions). Default: the position in the row.
+        within a token's sequence, in [0, config.positions). Default: the position in the row.
       seed: seed of dropout.
       config: configuration of the model.
 
@@ -89,7 +89,7 @@ def embed(
     if weights.types is not None and not config.reads_segments:
         words_BLW += weights.types[0]
     elif weights.types is not None:
-        # Two rows: a product with a one-hot matrix beats a gather whose gradient sums into two places.
+        # Two rows: a product with a one-hot matrix is faster than a gather whose gradient sums into two rows.
         is_type_BLT = tf.one_hot(features["segment_ids"], config.type_vocab_size)
         words_BLW += layers.exact_matmul_2d(is_type_BLT, weights.types)
     x_BLW, offset = words_BLW, config.position_offset
@@ -106,7 +106,7 @@ def embed(
 # -----------------------------------------------------------------------------------------------------------
 # Positions that the heads read
 #
-# The vectors that are read stand as in a row whose predicted tokens are its first: those of the P predicted
+# These vectors are ordered as in a row that begins with its predicted tokens: those of the P predicted
 # tokens, then one of each sequence's [CLS]. R is the number of both.
 
 
@@ -124,7 +124,7 @@ class Reads(NamedTuple):
 
 
 def of_masked_lm(features: dict[str, tf.Tensor]) -> Reads:
-    """Returns the positions that the masked-LM head reads; `features` as `MaskedLMModel` takes them."""
+    """Returns the positions that the masked-LM head reads; `features` as for `MaskedLMModel`."""
     first = predicted_first(features)
     predicted_BP = _first(features, first) if first else features["masked_lm_positions"]
     return Reads(predicted_BP, sizes(predicted_BP)[1])
@@ -138,7 +138,7 @@ def of_pretraining(features: dict[str, tf.Tensor]) -> Reads:
 
 
 def of_sequences(features: dict[str, tf.Tensor]) -> Reads:
-    """Returns the positions that the pooler alone reads."""
+    """Returns the positions that the pooler reads."""
     return Reads(_cls(features, predicted_first(features)), 0)
 
 
@@ -161,7 +161,7 @@ def _first(features: dict[str, tf.Tensor], count: int) -> tf.Tensor:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    FindReads = Callable[[Tensors], Reads]  # of the features of a batch
+    FindReads = Callable[[Tensors], Reads]  # features of a batch -> Reads
 
 
 class BertEncoder(tf.keras.layers.Layer):
@@ -200,7 +200,7 @@ class BertEncoder(tf.keras.layers.Layer):
             several sequences.
           narrow: compute only those vectors of the last block that the heads read, see `stages`. Changes the
             dropout masks of that block.
-          portable: use plain operations without dropout, which an export can store, whatever `kernels` says.
+          portable: use plain operations without dropout, which an export can store, instead of `kernels`.
           tables: embedding tables of another encoder to share; this encoder then has no pooler.
         """
         super().__init__(name="bert")
@@ -218,13 +218,13 @@ class BertEncoder(tf.keras.layers.Layer):
                     "pooler/dense", config.hidden_size, config.hidden_size, config.initializer_range
                 )
         self.final_norm = None
-        if kind.IS_PRENORM:  # Graphcore's name has no scope.
+        if kind.IS_PRENORM:  # Graphcore's name for it has no scope.
             self.final_norm = layers.LayerNorm(config.hidden_size, config.family_row.has_biases)
         self._kind = kind
         ops = operations.choose(kernels, attends_again=recompute == "attention")
         run_block = _block_function(kind, config, ops)
         if recompute == "block":
-            # Plain operations are those of which the same bits are asked; the others take less memory so.
+            # Only plain operations must give the same bits; the others save memory this way.
             run_block = _recomputed(run_block, shared, as_kept=shared and kernels == "plain")
         elif shared:
             run_block = layers.shared_function(run_block)
@@ -243,14 +243,13 @@ class BertEncoder(tf.keras.layers.Layer):
         return self.embeddings.word_embeddings
 
     def stages(self, find_reads: FindReads | None = None) -> list[Stage]:
-        """Returns the stages `embeddings`, `layer_0`, ..., `final_norm` where the blocks are prenorm, and
-        `pooler`.
+        """Returns the stages `embeddings`, `layer_0`, ..., `final_norm` for prenorm blocks, and `pooler`.
 
-        Where the encoder is narrow, the last block gives only the vectors that `find_reads` finds, `sequence`
-        [B, R, D]; see `official.modeling.models`.
+        If the encoder is narrow, the last block returns only the vectors at the positions of `find_reads`,
+        `sequence` [B, R, D]; see `official.modeling.models`.
 
         They read `input_ids`, `input_mask` (1 for tokens, 0 for padding) and `segment_ids` of a batch, int32
-        [B, L], and, where it has them, `position_ids` and `sequence_ids` [B, L] and `cls_positions` [B, S].
+        [B, L], and, if present, `position_ids` and `sequence_ids` [B, L] and `cls_positions` [B, S].
         """
         reads = find_reads if self.narrow else None
         *blocks_before, last = self.blocks
@@ -264,7 +263,7 @@ class BertEncoder(tf.keras.layers.Layer):
 
     def predicted(self, features: Tensors) -> int | tf.Tensor:
         """Returns the positions of a pre-training model's predicted tokens in `sequence`: int32 [B, P], or
-        the number of them where they are the first of each row."""
+        their number if they are the first of each row."""
         if self.narrow:
             return of_masked_lm(features).predicted
         return varlen.predicted_first(features) or features["masked_lm_positions"]
@@ -274,7 +273,7 @@ class BertEncoder(tf.keras.layers.Layer):
         return [*split_seed(dropout_seed, 1 + len(self.blocks)), *without]
 
     def run(self, model: Staged, features: Tensors, dropout_seed: tf.Tensor | None) -> Tensors:
-        """Runs all stages of a model with this encoder. Returns all of their tensors, {name: tensor}. For the
+        """Runs all stages of a model with this encoder. Returns all their tensors, {name: tensor}. For the
         requirements of `unpad` see `varlen.run`."""
         if self.unpad:
             left_out = ("seen", "sequence") if self.narrow else ("seen",)
@@ -282,7 +281,7 @@ class BertEncoder(tf.keras.layers.Layer):
         return stages.run(model, features, dropout_seed)
 
     def call(self, input_ids_BL, input_mask_BL, segment_ids_BL, dropout_seed=None):
-        """Encodes a batch of one sequence a row.
+        """Encodes a batch with one sequence per row.
 
         Args:
           input_ids_BL: int32 token ids.
@@ -417,8 +416,8 @@ class Transform(tf.keras.layers.Layer):
     prediction head, in front of every output layer."""
 
     def __init__(self, config: BertConfig, scope: str = "cls/predictions/transform/"):
-        """Makes the variables; `scope` is that of their names, which ends in / where it is no part of the
-        caller's."""
+        """Makes the variables; `scope` is a prefix of their names, ending in / unless it is part of the
+        caller's scope."""
         super().__init__(name="transform")
         bias: layers.Bias = "zeros" if config.family_row.has_biases else "none"
         with tf.name_scope(scope):
@@ -460,14 +459,14 @@ class LinearWeights(NamedTuple):
 
 
 class MaskedLanguageModelHead(tf.keras.layers.Layer):
-    """The variables of `masked_lm` but the table, which the embeddings have."""
+    """The variables of `masked_lm` except the table, which belongs to the embeddings."""
 
     def __init__(self, config: BertConfig):
         super().__init__(name="predictions")
         with tf.name_scope("cls/predictions"):
             self.transform = Transform(config, "transform") if config.use_cls_layer else None
             self.output_bias = None
-            if config.use_prediction_bias:  # not cast with the kernels: it is added to float32 logits
+            if config.use_prediction_bias:  # not cast like the kernels, since it is added to float32 logits
                 self.output_bias = self.add_weight(
                     name="output_bias",
                     shape=(config.vocab_size,),
@@ -484,7 +483,7 @@ class MaskedLanguageModelHead(tf.keras.layers.Layer):
 
 
 class LinearHead(tf.keras.layers.Layer):
-    """The variables of `linear`, under the scope of the caller, as Google's heads have them."""
+    """The variables of `linear`, under the scope of the caller, as in Google's heads."""
 
     def __init__(self, name: str, config: BertConfig, outputs: int, scale: float = 1.0):
         super().__init__(name=name, dtype="float32")
@@ -575,7 +574,7 @@ class BertModel(tf.keras.Model):
 
     @property
     def encoders(self) -> list[BertEncoder]:
-        """Its encoders, in the order in which they run."""
+        """The encoders in execution order."""
         return [self.encoder]
 
     def call(self, features, dropout_seed=None):
@@ -586,7 +585,7 @@ class BertModel(tf.keras.Model):
         return {"config": dataclasses.asdict(self._config)}
 
     def outputs_of(self, carried: Tensors) -> Any:
-        """Returns the outputs of `call`, picked from the tensors that the stages gave."""
+        """Returns the outputs of `call`, picked from the tensors of the stages."""
         found = tuple(carried[name] for name in self.GIVES)
         return found if len(found) > 1 else found[0]
 
@@ -724,8 +723,8 @@ class SequenceModel(BertModel):
     def __init__(
         self, config: BertConfig, outputs: int, *options: Any, head_scale: float = 1.0, **named_options: Any
     ):
-        """Makes a model of `outputs` classes, or of one score, whose head's first weights are multiplied by
-        `head_scale`; the options are those of `BertEncoder`."""
+        """Makes a model for `outputs` classes, or one score. The initial weights of its head are multiplied
+        by `head_scale`; the options are those of `BertEncoder`."""
         super().__init__("bert_sequence_model", config, *options, **named_options)
         self.head = LinearHead("classifier", config, outputs, head_scale)
 
@@ -760,7 +759,7 @@ class ChoiceModel(SequenceModel):
 
 
 def _ungrouped(features: Tensors) -> Tensors:
-    """Returns features of [B, G, L] tokens as those of B x G rows."""
+    """Reshapes features of [B, G, L] tokens to B x G rows."""
     _, group, length = sizes(features["input_ids"])
     names = ("input_ids", "input_mask", "segment_ids", "position_ids")
     flat = {name: tf.reshape(features[name], [-1, length]) for name in names if name in features}
@@ -773,7 +772,7 @@ class TagModel(BertModel):
     """BERT for token classification: logits [B, L, C].
 
     The pooler is not used or trained; the checkpoint keeps its values.
-    Variables of the head: output_weights [C, D], output_bias [C], as of `SequenceModel`.
+    Variables of the head: output_weights [C, D], output_bias [C], as in `SequenceModel`.
     """
 
     GIVES = ("tag_logits",)
@@ -781,7 +780,7 @@ class TagModel(BertModel):
     def __init__(
         self, config: BertConfig, outputs: int, *options: Any, head_scale: float = 1.0, **named_options: Any
     ):
-        """Makes a model of `outputs` classes; the options are those of `SequenceModel`."""
+        """Makes a model for `outputs` classes; the options are those of `SequenceModel`."""
         super().__init__("bert_tag_model", config, *options, **named_options)
         self.encoder.freeze_pooler()
         self.head = LinearHead("classifier", config, outputs, head_scale)
@@ -811,7 +810,7 @@ class EmbeddingModel(BertModel):
     GIVES = ("vectors",)
 
     def __init__(self, config: BertConfig, pooling: str, *options: Any, **named_options: Any):
-        """Makes a model; `pooling` of the vectors of a text's tokens is mean, cls or max, the other options
+        """Makes a model; `pooling` of the vectors of a text's tokens is mean, cls or max; the other options
         are those of `BertEncoder`."""
         super().__init__("bert_embedding_model", config, *options, **named_options)
         self.encoder.freeze_pooler()

@@ -12,7 +12,8 @@ from official.modeling import layers, operations, varlen
 # -----------------------------------------------------------------------------------------------------------
 # Losses
 #
-# One place, far above, divides: replicas, micro batches and a ragged last batch then cancel out.
+# Losses are (sum, weight) pairs, divided only in `mean_metrics`: so replicas, micro batches and a ragged last
+# batch do not matter.
 
 
 def cross_entropy(
@@ -39,9 +40,9 @@ def correct(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tens
 # -----------------------------------------------------------------------------------------------------------
 # Logits of spans
 #
-# Shapes: B rows, L tokens of a row, S sequences of a row. Rows of several sequences are those with
-# `cls_positions` int32 [B, S], where each begins; their `sequence_ids` int32 [B, L] have 1.. and 0 for
-# padding.
+# Shapes: B rows, L tokens per row, S sequences per row. Packed rows have
+# `cls_positions` int32 [B, S], the starts of their sequences, and `sequence_ids` int32 [B, L], from 1, with 0
+# for padding.
 
 
 def of_sequences(logits_BL: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -75,7 +76,7 @@ def cut_out(logits_BL: tf.Tensor, features: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _is_own(features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns bool [B, S, L]: whether a token of the row is one of the sequence."""
+    """Returns a mask, bool [B, S, L], of the tokens of each sequence."""
     numbers_S = 1 + tf.range(features["cls_positions"].shape[1])
     return tf.equal(features["sequence_ids"][:, None, :], numbers_S[:, None])
 
@@ -83,20 +84,20 @@ def _is_own(features: dict[str, tf.Tensor]) -> tf.Tensor:
 # -----------------------------------------------------------------------------------------------------------
 # Objectives
 #
-# A row of a batch is one sequence; rows of several have a label, a weight and a [CLS] for each of them.
+# A row of a batch is one sequence; packed rows have a label, a weight and a [CLS] per sequence.
 
 
 Terms = dict  # {metric: (weighted sum, weight)}, float32 scalars
 Batch = dict  # {feature: tensor}
 
-# By --objective: {loss: factor of its mean in what a step minimises}. Source of ELECTRA's: Clark et al. 2020.
+# By --objective: {loss: factor of its mean in the minimized sum}. Source of ELECTRA's: Clark et al. 2020.
 PRETRAINING_LOSSES = {
     "mlm_nsp": {"mlm_loss": 1.0, "nsp_loss": 1.0},
     "mlm": {"mlm_loss": 1.0},
     "electra": {"mlm_loss": 1.0, "rtd_loss": 50.0},
 }
 # Added to the weight of a micro batch with --loss_normalization=local: sum(w * CE) / (sum(w) + 1e-5), and a
-# plain mean. Source: the MLPerf v0.7 reference; of rtd_loss google-research/electra.
+# plain mean. Source: the MLPerf v0.7 reference; for rtd_loss google-research/electra.
 PRETRAINING_LOCAL_EPSILON = {"mlm_loss": 1e-5, "nsp_loss": 0.0, "rtd_loss": 1e-6}
 
 
@@ -145,7 +146,7 @@ def pretraining_terms(
     Args:
       outputs: float32 masked-LM logits [B, P, V], or [Q, V] for the tokens of `varlen.find_predicted`; then
         next-sentence logits [B, 2] or [B, S, 2] if the model has them, or for ELECTRA the discriminator's
-        logits [B, L] and the token ids that it has read.
+        logits [B, L] and its input ids.
       batch: with `masked_lm_ids`, `masked_lm_weights`, `next_sentence_labels` and `example_weights`.
       basis: as in `masked_weights`.
       kernels: as in `cross_entropy`.
@@ -180,7 +181,7 @@ def _replaced_terms(logits_BL: tf.Tensor, sampled_ids_BL: tf.Tensor, batch: Batc
     """Returns the terms of replaced-token detection. A token counts as replaced only if its id differs from
     the original one, since the generator may sample the original."""
     is_masked_BP, positions_BP = batch["masked_lm_weights"] > 0, batch.get("masked_lm_positions")
-    if positions_BP is None:  # they stand first
+    if positions_BP is None:  # they are the first tokens
         positions_BP = tf.range(is_masked_BP.shape[1]) + tf.zeros_like(batch["masked_lm_ids"])
     ids_BL = layers.put_at_positions(batch["input_ids"], positions_BP, batch["masked_lm_ids"], is_masked_BP)
     is_replaced_BL, weights_BL = tf.not_equal(sampled_ids_BL, ids_BL), token_weights(batch)
@@ -224,7 +225,7 @@ def label_weights(batch: Batch) -> tf.Tensor:
 
 
 class Distillation(NamedTuple):
-    """Settings of distillation: the temperature of the distributions, and the teacher's share of the loss, 0
+    """Settings of distillation: temperature of the distributions, and the teacher's share of the loss, 0
     to 1."""
 
     temperature: float
@@ -297,7 +298,7 @@ def label_terms(
 
 
 def tag_weights(batch: Batch) -> tf.Tensor:
-    """Returns float32 [B, L]: 1 for word pieces with a tag (tag id 0 or more), else 0."""
+    """Returns float32 [B, L]: 1 for word pieces with a tag (tag id 0 or more), otherwise 0."""
     return tf.cast(batch["tags"] >= 0, tf.float32)
 
 
@@ -318,9 +319,9 @@ def tag_terms(logits_BLC: tf.Tensor, batch: Batch, smoothing: float = 0.0) -> Te
 # -----------------------------------------------------------------------------------------------------------
 # Vectors of texts
 #
-# Shapes: B rows of a step, of all replicas; G texts of a row; D numbers of a vector; P passages, B x (G - 1).
+# Shapes: B rows of a step, of all replicas; G texts per row; D numbers per vector; P passages, B x (G - 1).
 # Vectors are compared by their cosines. With sizes, the losses of the first so many numbers of each vector
-# are added up (Matryoshka representations, Kusupati et al. 2022, arXiv 2205.13147).
+# are summed (Matryoshka representations, Kusupati et al. 2022, arXiv 2205.13147).
 
 
 def ranking_terms(
@@ -334,7 +335,7 @@ def ranking_terms(
     negatives, Henderson et al. 2017, arXiv 1705.00652.
 
     Args:
-      vectors_BGD: float32, of a query, its positive, and any number of hard negatives.
+      vectors_BGD: float32, vectors of a query, its positive, and any number of hard negatives.
       batch: with `example_weights` float32 [B], 0 for filler rows, and `text_ids` [B, G], equal for equal
         texts.
       temperature: cosines are divided by it.
@@ -377,7 +378,7 @@ def similarity_terms(
       kind: cosine: squared difference of cosine and score. cosent: log(1 + sum of exp((cosine of a pair -
         cosine of another) / temperature) over all two pairs of which the first has the smaller score), which
         counts for each row of a step. Source: J. Su 2022, https://kexue.fm/archives/8847.
-      temperature, sizes: as of `ranking_terms`.
+      temperature, sizes: as in `ranking_terms`.
     """
     weights_B, scores_B = batch["example_weights"], batch["labels"]
     weight, losses = tf.reduce_sum(weights_B), []
@@ -388,7 +389,7 @@ def similarity_terms(
             squares_B = tf.math.squared_difference(cosines_B, scores_B)
             losses.append(tf.reduce_sum(squares_B * weights_B))
             continue
-        # [i, j]: pair i is to be below pair j.
+        # [i, j]: whether pair i should be below pair j.
         counts_BB = (scores_B[:, None] < scores_B) & (weights_B[:, None] > 0) & (weights_B > 0)
         differences_BB = (cosines_B[:, None] - cosines_B) / temperature
         exponents = tf.reshape(tf.where(counts_BB, differences_BB, tf.float32.min), [-1])
@@ -397,5 +398,5 @@ def similarity_terms(
 
 
 def unit(vectors: tf.Tensor) -> tf.Tensor:
-    """Returns vectors divided by their lengths; zeros stay."""
+    """Returns vectors divided by their lengths; zero vectors stay."""
     return tf.math.l2_normalize(vectors, axis=-1, epsilon=1e-24)

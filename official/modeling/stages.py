@@ -14,14 +14,14 @@ from tensorflow.python.ops import resource_variable_ops
 # -----------------------------------------------------------------------------------------------------------
 # Stages
 #
-# A stage is a function of tensors and explicit weights. One after the other they are the model:
+# A stage is a function of tensors and explicit weights. The model runs them one after the other:
 #
 #     carried = {}
 #     for stage, seed in zip(model.stages(), model.seeds(dropout_seed)):
 #         carried |= stage.run(stage.weights(), carried, features, seed)
 #
-# Whoever runs the list may cut it between any two stages, put the parts on different devices, or compute a
-# stage again in the backward pass: nothing passes from one stage to another but `carried`.
+# A runner may cut the list between any two stages, put the parts on different devices, or recompute a stage
+# in the backward pass: `carried` is the only connection between stages.
 
 
 Tensors = dict  # {name: tensor}
@@ -56,15 +56,15 @@ class Staged(Protocol):
     """A model, or the encoder, as a list of stages."""
 
     def stages(self) -> list[Stage]:
-        """Returns the stages in the order in which they run."""
+        """Returns the stages in execution order."""
 
     def seeds(self, dropout_seed: tf.Tensor | None) -> list:
         """Returns the seed of each stage, int32 [2], drawn from one, int32 [N]; None for a stage without
-        dropout, and for all where `dropout_seed` is None."""
+        dropout, and for all if `dropout_seed` is None."""
 
 
 def run(model: Staged, features: Tensors, dropout_seed: tf.Tensor | None) -> Tensors:
-    """Runs all stages one after the other. Returns all of their tensors, {name: tensor}."""
+    """Runs all stages one after the other. Returns all their tensors, {name: tensor}."""
     carried: Tensors = {}
     for stage, seed in zip(model.stages(), model.seeds(dropout_seed)):
         run_one(stage, carried, features, seed)
@@ -94,7 +94,7 @@ def symbolic_model(build_model: Callable[[], tf.keras.Model]) -> tf.keras.Model:
 
 def symbolic_variable(next_creator: Any, **arguments: Any) -> Any:
     """Creates a variable without its initializer, whose operations would outnumber those of a small model."""
-    known = getattr(arguments["initial_value"], "keywords", {})  # of a partial, which is what Keras passes
+    known = getattr(arguments["initial_value"], "keywords", {})  # arguments of the partial that Keras passes
     shape, dtype = (arguments.get(name) or known.get(name) for name in ("shape", "dtype"))
     if shape is None or dtype is None:
         return next_creator(**arguments)
@@ -107,13 +107,13 @@ def symbolic_variable(next_creator: Any, **arguments: Any) -> Any:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Copies of weights in the type that a step computes in
+# Copies of weights in the compute dtype
 
 
-if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
-    Copies = Mapping[str, tf.Variable]  # by the names of the variables that they are copies of
+if TYPE_CHECKING:  # used only in annotations: invalid at run time in Python 3.8
+    Copies = Mapping[str, tf.Variable]  # {name of the variable: its copy}
 
-# Of a thread: replicas are traced in threads of their own, each a piece at a time.
+# Per thread: replicas are traced in separate threads, in turns.
 _in_use: contextvars.ContextVar[Copies] = contextvars.ContextVar(
     "copies in use", default=types.MappingProxyType({})
 )
@@ -131,7 +131,7 @@ def reading_copies(copies: Copies) -> Iterator[None]:
 
 
 def variables_to_copy(model: Staged, dtype: tf.DType) -> list[tf.Variable]:
-    """Returns the trained variables of a model that are read in a type other than their own."""
+    """Returns the trained variables of a model that are read in another type than their own."""
     asked: dict[str, tf.Variable] = {}
     before = _asked.set(asked)
     try:
@@ -150,9 +150,9 @@ def read_as(variable: tf.Variable, dtype: str, is_shared: bool) -> tf.Tensor:
         asked[variable.name] = variable
     copy = _in_use.get().get(variable.name)
     if copy is None or copy.dtype != dtype:
-        # tf.cast alone would return the variable where it has the type already.
+        # tf.cast alone would return the variable itself if it already has the type.
         return tf.cast(tf.convert_to_tensor(variable), dtype)
-    # Read by its handle: by itself, a variable of Keras would be cast.
+    # Read by its handle: Keras would cast the variable.
     value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
 
     @tf.custom_gradient

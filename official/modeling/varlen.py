@@ -1,4 +1,4 @@
-"""Attention and forward pass without padding: packed sequences apart, tokens of a batch end to end."""
+"""Attention and forward pass without padding: packed sequences separated, tokens of a batch concatenated."""
 
 from __future__ import annotations
 
@@ -15,34 +15,33 @@ from official.modeling.stages import Staged, Tensors
 # Sizes
 
 
-_SIZES = 64  # at most: more of them waste less, and are more to compile
-_STEP = 8  # sizes are multiples
-# A compilation takes longer on GPUs, and a step less time.
+_SIZES = 64  # maximum: more sizes waste less, but need more compilations
+_STEP = 8  # sizes are multiples of this
+# On GPUs compilation is slower, and a step faster.
 _SIZES_ON_GPUS = 32
 _STEP_ON_GPUS = 32
 
 
 def _step() -> int:
-    """Returns the number of which sizes are multiples, on the devices of the strategy."""
+    """Returns the step between sizes, for the devices of the strategy."""
     return _STEP if native.on_cpus() else _STEP_ON_GPUS
 
 
 def predicted_first(features: dict[str, tf.Tensor]) -> int:
-    """Returns how many slots at the start of each row are those of predicted tokens, with [CLS] behind them:
-    0 but for a batch that has `masked_lm_ids` [B, P] and does not say in `masked_lm_positions` where they
-    are."""
+    """Returns the number of slots for predicted tokens at the start of each row, followed by [CLS]: 0 except
+    for a batch that has `masked_lm_ids` [B, P] without their positions, `masked_lm_positions`."""
     if "masked_lm_positions" in features or "masked_lm_ids" not in features:
         return 0
     return features["masked_lm_ids"].shape[1]
 
 
 def size_for(count: tf.Tensor, most: int | tf.Tensor) -> tf.Tensor:
-    """Returns the least of a few sizes that is a count or more; a 64th of the most is wasted, or 7; on GPUs a
-    32nd, or 31.
+    """Rounds a count up to one of a few sizes. At most a 64th of the maximum is wasted, or 7; on GPUs a 32nd,
+    or 31.
 
     Args:
       count: int32, 0 or more.
-      most: that the count can be.
+      most: maximum of the count.
     """
     multiple, sizes = _step(), _SIZES if native.on_cpus() else _SIZES_ON_GPUS
     step = -(-most // (sizes * multiple)) * multiple
@@ -50,8 +49,8 @@ def size_for(count: tf.Tensor, most: int | tf.Tensor) -> tf.Tensor:
 
 
 def find_predicted(weights_BP: tf.Tensor) -> tf.Tensor:
-    """Returns the numbers of the predicted tokens whose weight, float32 [B, P], is not 0: int32 [Q], in [0,
-    B x P), and B x P for what fills them up."""
+    """Returns the indices of the predicted tokens whose weight, float32 [B, P], is not 0: int32 [Q], in [0,
+    B x P), padded with B x P."""
     weights_N = tf.reshape(weights_BP, [-1])
     most = tf.size(weights_N)
     numbers = tf.cast(tf.where(weights_N > 0)[:, 0], tf.int32)
@@ -60,21 +59,21 @@ def find_predicted(weights_BP: tf.Tensor) -> tf.Tensor:
 
 
 def pick_predicted(values_BP: tf.Tensor, numbers_Q: tf.Tensor) -> tf.Tensor:
-    """Returns the values of the predicted tokens of `find`, [Q]; 0 for what fills them up."""
+    """Returns the values of the predicted tokens of `find_predicted`, [Q]; 0 for the padding."""
     return tf.gather(tf.pad(tf.reshape(values_BP, [-1]), [[0, 1]]), numbers_Q)
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Sequences of packed rows, apart and together
+# Separated sequences of packed rows
 #
-# A sequence goes to the shortest of a few widths that holds it. How many sequences there are of a width is
-# known only when it runs, up to some filling, so that this is nothing for steps that are compiled as a
-# whole. Shapes: N sequences of a width of W tokens, T = B x L tokens of a batch, H heads of size K.
+# A sequence goes to the shortest of a few widths that holds it. The number of sequences of a width is
+# dynamic, rounded up, so this is not for steps that are compiled as a whole. Shapes: N sequences of a width
+# of W tokens, T = B x L tokens of a batch, H heads of size K.
 
 
-MIN_ROW_LENGTH = 128  # tokens; of shorter rows nothing was measured
-_WIDTHS = 16  # at most: more of them waste less, and are more operations and more to compile
-_GROUPS = 4  # of sequences end to end
+MIN_ROW_LENGTH = 128  # tokens; shorter rows were not measured
+_WIDTHS = 16  # maximum: more widths waste less, but need more operations and compilations
+_GROUPS = 4  # for concatenated sequences
 _LOG_2 = 0.6931471805599453
 
 
@@ -82,9 +81,9 @@ class Indices(NamedTuple):
     """Indices that move vectors between packed rows and rows of one sequence.
 
     Attributes:
-      reads: int32 [vectors of a width], one tensor a width: the vector of the packed rows that goes there.
-      writes: int32 [vectors of the packed rows]: the vector, of all widths one after the other, that goes
-        there; their number, which is that of a row of zeros, for padding.
+      reads: int32 [vectors of a width], one tensor per width: index of the source vector in the packed rows.
+      writes: int32 [vectors of the packed rows]: index of the source vector among those of all widths; for
+        padding the number of these, which is the index of a zero vector.
     """
 
     reads: tuple[tf.Tensor, ...]
@@ -92,12 +91,12 @@ class Indices(NamedTuple):
 
 
 class SequenceLayout(NamedTuple):
-    """The places of a batch's sequences in rows of their own. Its tuples have one element a width.
+    """Mapping of a batch's sequences to separate rows. Its tuples have one element per width.
 
     Attributes:
-      is_token_NW: bool, false behind the end of a sequence.
-      products: of query, key and value: packed [T, 3, H], apart [3, N, H, W].
-      heads: of what attention gives: packed [T, H], apart [N, H, W].
+      is_token_NW: bool, false after the end of a sequence.
+      products: indices for query, key and value: packed [T, 3, H], separated [3, N, H, W].
+      heads: indices for the outputs of attention: packed [T, H], separated [N, H, W].
     """
 
     is_token_NW: tuple[tf.Tensor, ...]
@@ -106,18 +105,18 @@ class SequenceLayout(NamedTuple):
 
 
 def widths(length: int) -> list[int]:
-    """Returns the widths for rows of some tokens, ascending: all multiples of one number, and the row."""
+    """Returns the widths for rows of `length` tokens, ascending: multiples of one number, and the row
+    itself."""
     multiple = _step()
     step = -(-length // (_WIDTHS * multiple)) * multiple
     return [*range(step, length, step), length]
 
 
 def layout_of_rows(sequence_ids_BL: tf.Tensor, heads: int) -> SequenceLayout:
-    """Returns the places of sequences, whose tokens may stand anywhere in their row.
+    """Returns the layout of sequences, whose tokens may be anywhere in their row.
 
     Args:
-      sequence_ids_BL: int32, the number of the sequence of its row that a token belongs to, from 1; 0 for
-        padding. L is known.
+      sequence_ids_BL: int32, number of a token's sequence in its row, from 1; 0 for padding. L is static.
       heads: H.
     """
     length = sequence_ids_BL.shape[1]
@@ -126,14 +125,15 @@ def layout_of_rows(sequence_ids_BL: tf.Tensor, heads: int) -> SequenceLayout:
 
 
 def layout_end_to_end(lengths_N: tf.Tensor, tokens: int | tf.Tensor, heads: int) -> SequenceLayout:
-    """Returns the places of sequences that lie end to end in one row; padding is behind them.
+    """Returns the layout of sequences that are concatenated in one row, followed by padding.
 
-    They are taken in a few groups of nearly one length, each as wide as its longest sequence, so that widths
-    follow the sequences and not the row. A group has the same number of sequences in every batch of as many.
+    They are split into a few groups of similar length, each as wide as its longest sequence, so that widths
+    depend on the sequences and not on the row. The sizes of the groups depend only on the number of
+    sequences.
 
     Args:
-      lengths_N: int32, tokens of each sequence, 1 or more.
-      tokens: of the row.
+      lengths_N: int32, number of tokens of each sequence, 1 or more.
+      tokens: length of the row.
       heads: H.
     """
     order_N = tf.argsort(-lengths_N, stable=True)
@@ -150,18 +150,18 @@ def layout_end_to_end(lengths_N: tf.Tensor, tokens: int | tf.Tensor, heads: int)
 
 
 def _layout_of(order_T: tf.Tensor, kinds: list, heads: int) -> SequenceLayout:
-    """Returns the places of sequences.
+    """Returns the layout of sequences.
 
     Args:
       order_T: int32, the tokens of a batch, sequence by sequence.
-      kinds: (width, (the first of their tokens among these, how many: int32 [N])) each.
+      kinds: (width, (index of their first tokens in `order_T`, their lengths: int32 [N])) of each width.
       heads: H.
     """
     tokens = sizes(order_T)[0]
     is_token, near, exact = [], [], []
     for width, (first_N, length_N) in kinds:
         is_token_NW = tf.range(width) < length_N[:, None]
-        # Behind its end a sequence repeats its last token, which no other token of it sees there.
+        # After its end a sequence repeats its last token, which is masked there.
         last_N1 = tf.maximum(length_N[:, None] - 1, 0)
         nearest_NW = first_N[:, None] + tf.minimum(tf.range(width), last_N1)
         near.append(tf.gather(order_T, nearest_NW))
@@ -177,8 +177,8 @@ def _layout_of(order_T: tf.Tensor, kinds: list, heads: int) -> SequenceLayout:
 
 
 def _find_sequences(sequence_ids_BL: tf.Tensor) -> tuple[tf.Tensor, list]:
-    """Returns (the tokens sequence by sequence, int32 [T]; for each width the sequences that take it: (the
-    first of their tokens among these, how many), int32 [N])."""
+    """Returns (the tokens sequence by sequence, int32 [T]; for each width its sequences: (index of their
+    first tokens among these, their lengths), int32 [N])."""
     batch, length = sizes(sequence_ids_BL)
     most = tf.reduce_max(sequence_ids_BL) + 1
     sequence_T = tf.reshape(tf.range(batch)[:, None] * most + sequence_ids_BL, [-1])
@@ -187,14 +187,14 @@ def _find_sequences(sequence_ids_BL: tf.Tensor) -> tuple[tf.Tensor, list]:
     is_sequence = (tf.range(batch * most) % most > 0) & (lengths > 0)  # number 0 is padding
     kinds = tf.where(is_sequence, tf.searchsorted(tf.constant(widths(length)), lengths), -1)
     chosen = [_filled(tf.where(kinds == kind)[:, 0], batch * most) for kind in range(len(widths(length)))]
-    firsts, lengths = (tf.pad(values, [[0, 1]]) for values in (firsts, lengths))  # of what fills up: none
+    firsts, lengths = (tf.pad(values, [[0, 1]]) for values in (firsts, lengths))  # the padding has length 0
     found = [(tf.gather(firsts, numbers_N), tf.gather(lengths, numbers_N)) for numbers_N in chosen]
     return tf.argsort(sequence_T, stable=True), found
 
 
 def _filled(numbers_N: tf.Tensor, filling: tf.Tensor) -> tf.Tensor:
-    """Returns the numbers, filled up to one of a few counts, a quarter more at most: compiled operations are
-    compiled for each count."""
+    """Returns the numbers, padded to one of a few counts, at most a quarter more, since operations are
+    compiled per count."""
     count = tf.size(numbers_N)
     doublings = tf.math.log(tf.cast(tf.maximum(count - 1, 1), tf.float32)) / _LOG_2 + 1e-4
     step = tf.bitwise.left_shift(1, tf.maximum(tf.cast(doublings, tf.int32) - 2, 0))
@@ -202,24 +202,24 @@ def _filled(numbers_N: tf.Tensor, filling: tf.Tensor) -> tf.Tensor:
 
 
 def _vectors(tokens_NW: list[tf.Tensor], parts: int, heads: int) -> list[tf.Tensor]:
-    """Returns the vectors [parts, N, H, W], flat, of tokens that have parts x H vectors each."""
+    """Returns the vectors [parts, N, H, W], flat, for tokens with parts x H vectors each."""
     vectors = tf.reshape(tf.range(parts * heads), [parts, 1, heads, 1])
     return [tf.reshape(tokens[:, None] * (parts * heads) + vectors, [-1]) for tokens in tokens_NW]
 
 
 def _inverse(reads: list[tf.Tensor], count: int | tf.Tensor) -> tf.Tensor:
-    """Returns the index among all `reads` of each of 0, 1, .. count - 1, int32 [count]; the number of all
-    reads for one that is not among them."""
+    """Returns the index of each of 0, 1, .. count - 1 among all `reads`, int32 [count]; the number of all
+    reads for missing ones."""
     joined = tf.minimum(tf.concat(reads, axis=0), count)
     number = tf.size(joined)
-    # Zero is what stays where nothing is scattered to.
+    # Missing ones stay 0.
     return number - tf.scatter_nd(joined[:, None], number - tf.range(number), [count + 1])[:-1]
 
 
 def split_sequences(vectors: tf.Tensor, moves: Indices) -> list[tf.Tensor]:
-    """Returns the vectors [.., K] of each width, of the packed rows' [.., K].
+    """Returns the vectors [.., K] of each width from the packed rows' [.., K].
 
-    What stands behind the end of a sequence must be given no gradient.
+    Vectors after the end of a sequence must have no gradient.
     """
 
     @tf.custom_gradient
@@ -230,9 +230,9 @@ def split_sequences(vectors: tf.Tensor, moves: Indices) -> list[tf.Tensor]:
 
 
 def join_sequences(parts: list[tf.Tensor], moves: Indices) -> tf.Tensor:
-    """Returns the vectors of the packed rows, zero for padding, of those of each width.
+    """Returns the vectors of the packed rows, zero for padding, from those of each width.
 
-    What stands behind the end of a sequence has no gradient.
+    Vectors after the end of a sequence have no gradient.
     """
 
     @tf.custom_gradient
@@ -251,22 +251,20 @@ def _join(parts, writes: tf.Tensor) -> tf.Tensor:
 
 
 def _with_zeros(parts) -> tf.Tensor:
-    """Returns vectors one after the other, and one of zeros behind them."""
+    """Concatenates vectors, followed by a zero vector."""
     return tf.concat([*parts, tf.zeros([1, parts[0].shape[-1]], parts[0].dtype)], axis=0)
 
 
 # -----------------------------------------------------------------------------------------------------------
 # Forward pass over tokens
 #
-# The sequences of a batch are laid end to end in one row. Dense layers, LayerNorm and heads see tokens
-# only, and attention takes sequences of nearly one length together (`layout_end_to_end`).
-# Outputs stand where those of the padded batch do. All of it has gradients. How many tokens there are is
-# known only when it runs, so that this is nothing for functions that are compiled as a whole. For what is
-# compiled in parts, once a size, there are few sizes: the row is filled up to one of them
-# (`size_for`).
+# The sequences of a batch are concatenated in one row. Dense layers, LayerNorm and heads see tokens only, and
+# attention groups sequences of similar length (`layout_end_to_end`). Outputs have the positions of the padded
+# batch. All of it has gradients. The number of tokens is dynamic, so this is not for functions that are
+# compiled as a whole. For parts that are compiled per size there are few sizes: the row is padded to one of
+# them (`size_for`).
 #
-# Shapes: T tokens of a batch with what fills them up; as everywhere B rows, L slots of a row, P
-# predictions.
+# Shapes: T tokens of a batch including this padding; B rows, L slots per row and P predictions as everywhere.
 
 
 _BY_TOKEN = ("sequence", "start_logits", "end_logits", "tag_logits", "sampled_ids", "replaced_logits")
@@ -275,11 +273,11 @@ _BY_PREDICTION = ("masked_lm_logits",)
 
 
 class Laid(NamedTuple):
-    """A batch end to end.
+    """A batch concatenated in one row.
 
     Attributes:
-      features: of one row, [1, T], [1, B] and [1, B x P or Q], as `BertEncoder.stages` reads them.
-      slots: int32, in [0, B x L): where each token stood, without what fills them up.
+      features: features of one row, [1, T], [1, B] and [1, B x P or Q], as for `BertEncoder.stages`.
+      slots: int32, in [0, B x L): original position of each token, without the padding.
       shape: B and L.
     """
 
@@ -298,17 +296,17 @@ def run(
 
     Args:
       model: list of stages.
-      features: `input_ids`, `input_mask` and `segment_ids` int32 [B, L], one sequence a row, and, where it
-        has them, `position_ids` [B, L]; where the model predicts masked tokens, `masked_lm_positions` int32
-        [B, P], or what `varlen.predicted_first` reads. A row without tokens, or of 0 in `example_weights`
-        float32 [B], counts as one token.
-      dropout_seed: int32 [N], or None to switch dropout off. Other numbers are dropped than with padding.
+      features: `input_ids`, `input_mask` and `segment_ids` int32 [B, L], one sequence per row, and, if
+        present, `position_ids` [B, L]; if the model predicts masked tokens, `masked_lm_positions` int32
+        [B, P], or the features that `varlen.predicted_first` reads. A row without tokens, or with 0 in
+        `example_weights` float32 [B], counts as one token.
+      dropout_seed: int32 [N], or None to switch dropout off. Masks differ from those with padding.
       left_out: names of tensors that are not returned.
 
     Returns:
-      What the stages gave, in the shapes that the padded batch has it; zeros at padding. Where the batch has
-      `masked_lm_weights` float32 [B, P], `masked_lm_logits` are those of the predictions that
-      `varlen.find_predicted` finds, [Q, V].
+      Outputs of the stages in the shapes of the padded batch; zeros at padding. If the batch has
+      `masked_lm_weights` float32 [B, P], `masked_lm_logits` are those of the predictions of
+      `varlen.find_predicted`, [Q, V].
     """
     laid = lay_end_to_end(features)
     carried = stages.run(model, laid.features, dropout_seed)
@@ -320,7 +318,7 @@ def run(
 
 
 def lay_end_to_end(features: Tensors) -> Laid:
-    """Returns a batch of one sequence a row as one row without padding; arguments as of `run`."""
+    """Returns a batch with one sequence per row as one row without padding; arguments as in `run`."""
     mask_BL = _is_token(features)
     batch, length = sizes(mask_BL)
     is_token, lengths_B = tf.reshape(mask_BL, [-1]), tf.reduce_sum(tf.cast(mask_BL, tf.int32), axis=1)
@@ -335,7 +333,7 @@ def lay_end_to_end(features: Tensors) -> Laid:
         return filled(tf.gather(tf.reshape(features[name], [-1]), slots))
 
     def places_of(slots_BX):
-        """Returns tokens' places among all. What fills up a row's slots may be padding."""
+        """Returns the indices of tokens in the row. Unused slots may point to padding."""
         before = tf.cumsum(tf.cast(is_token, tf.int32), exclusive=True)
         return tf.minimum(tf.gather(before, slots_BX + tf.range(batch)[:, None] * length), tokens - 1)
 
@@ -357,7 +355,7 @@ def lay_end_to_end(features: Tensors) -> Laid:
 
 
 def _is_token(features: Tensors) -> tf.Tensor:
-    """Returns bool [B, L]: what is computed. Of a row that has nothing to compute it is the first slot."""
+    """Returns a mask, bool [B, L], of the tokens to compute; for an empty row its first slot."""
     mask_BL = features["input_mask"] > 0
     weights_B = features.get("example_weights")
     if weights_B is not None:
@@ -367,13 +365,13 @@ def _is_token(features: Tensors) -> tf.Tensor:
 
 
 def _predicted(features: Tensors) -> tf.Tensor | None:
-    """Returns the slots of the predicted tokens, int32 [B or 1, P]; None where there are none."""
+    """Returns the slots of the predicted tokens, int32 [B or 1, P]; None without any."""
     first = predicted_first(features)
     return tf.range(first)[None] if first else features.get("masked_lm_positions")
 
 
 def _counted(values_BP: tf.Tensor, features: Tensors) -> tf.Tensor:
-    """Returns the values of the predictions that are made, flat."""
+    """Returns the values of the actual predictions, flat."""
     if "masked_lm_weights" not in features:
         return tf.reshape(values_BP, [-1])
     return pick_predicted(values_BP, find_predicted(features["masked_lm_weights"]))

@@ -1,1 +1,1 @@
-"""From losses to updated weights: schedules, optimizers, gradients, loss scale."""
+"""The optimization step: schedules, optimizers, gradients, loss scale."""

@@ -1,4 +1,4 @@
-"""The stages between the backward pass and the update, each a function on lists of tensors."""
+"""The stages between the backward pass and the update, as functions of lists of tensors."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 # -----------------------------------------------------------------------------------------------------------
-# Devices of variables, where a model lies on several
+# Devices of variables, for models on several devices
 
 
-if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
+if TYPE_CHECKING:  # used only in annotations: invalid at run time in Python 3.8
     Beside = Callable[[tf.Variable], contextlib.AbstractContextManager]
 
 
 def beside(variables: Sequence[tf.Variable]) -> Beside:
-    """Returns variable -> a context whose operations run on the variable's device; called by a replica.
+    """Returns a function variable -> context in which operations run on its device; called by a replica.
 
-    Of variables that are all on one device it changes nothing: TensorFlow knows where that is.
+    If all variables are on one device, the contexts do nothing: TensorFlow places the operations there.
     """
     if len(set(map(device_of, variables))) < 2:
         return lambda variable: contextlib.nullcontext()
@@ -27,12 +27,12 @@ def beside(variables: Sequence[tf.Variable]) -> Beside:
 
 
 def device_of(variable: tf.Variable) -> str:
-    """Returns the device of a variable, in the context of a replica that of the replica's own copy."""
+    """Returns the device of a variable, in replica context that of the replica's copy."""
     return variable.device or ""
 
 
 def by_device(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
-    """Returns the indices of tensors in their list, those of each device together."""
+    """Groups the indices of tensors in their list by device."""
     places: dict[str, list[int]] = {}
     for place, tensor in enumerate(tensors):
         places.setdefault(tensor.device or "", []).append(place)
@@ -104,7 +104,7 @@ def scaled(gradients, factor):
 
 
 def as_float32(gradients):
-    """Returns every gradient in float32, in which they can be scaled and added up."""
+    """Returns every gradient in float32, for scaling and summation."""
     return [tf.cast(gradient, tf.float32) for gradient in gradients]
 
 
@@ -122,7 +122,7 @@ def reduce_sum_by_device(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     called by every replica."""
     reduced: list = list(tensors)
     for places in by_device(tensors):
-        with tf.device(tensors[places[0]].device):  # or TensorFlow would copy the sums to the replica's own
+        with tf.device(tensors[places[0]].device):  # otherwise the sums would move to the replica's
             sums = reduce_sum([tensors[place] for place in places])
         for place, tensor in zip(places, sums):
             reduced[place] = tensor
@@ -136,13 +136,13 @@ def reduce_sum_in_packs(tensors: list[tf.Tensor], bytes_per_pack: int) -> list[t
     backward pass computes the gradients of the last layers first, so these are sent while it is running.
 
     Args:
-      tensors: of known shapes, in the order of the forward pass.
-      bytes_per_pack: maximum bytes per all-reduce; a larger tensor is a pack of its own. 0: no limit.
+      tensors: tensors of static shapes, in the order of the forward pass.
+      bytes_per_pack: maximum bytes per all-reduce; a larger tensor is a separate pack. 0: no limit.
     """
     if tf.distribute.get_replica_context().num_replicas_in_sync == 1:
         return tensors
     packs = _packs(tensors[::-1], bytes_per_pack)
-    # A call for each: TensorFlow joins what it is given at once.
+    # One call per pack: TensorFlow joins the tensors of a call.
     reduced = [reduce_sum(tf.concat([tf.reshape(tensor, [-1]) for tensor in pack], axis=0)) for pack in packs]
     parts = [
         tf.reshape(part, tensor.shape)
@@ -181,11 +181,11 @@ def gather(tensors: dict):
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return tensors
-    # A copy has the replica's device, which TensorFlow gathers to; what comes from a dataset has none.
+    # A copy has the replica's device, which TensorFlow gathers to; tensors of a dataset have none.
     return {name: context.all_gather(tf.identity(value), axis=0) for name, value in tensors.items()}
 
 
 def clip_factor(norm, max_norm: float):
-    """Returns the factor, at most 1, that scales gradients of global norm `norm` to `max_norm` at most; NaN
-    where the norm is not finite."""
+    """Returns the factor, at most 1, that scales gradients of global norm `norm` to at most `max_norm`; NaN
+    if the norm is not finite."""
     return tf.where(tf.math.is_finite(norm), max_norm / tf.maximum(norm, max_norm), float("nan"))

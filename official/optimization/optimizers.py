@@ -35,20 +35,20 @@ from official.optimization.train_state import TrainState, build_state
 # -----------------------------------------------------------------------------------------------------------
 # LAMB, AdamW and AdamW with clipped updates
 #
-# An update of 110 M parameters is bound by memory. Weights that decay, nearly all, go through small
-# compiled functions, one for each shape, that read a gradient once and write the moments in place; norms
-# stay outside, where they use all cores. The others, vectors, go through ResourceApplyAdam.
+# An update of 110 M parameters is memory-bound. Weights that decay, nearly all, go through small compiled
+# functions, one per shape, that read a gradient once and write the moments in place; norms are computed
+# outside, on all cores. The others, vectors, go through ResourceApplyAdam.
 
 _LAYER = re.compile(r".*/layer_\d+/")
 
 
 class CompiledOptimizer(Moments):
-    """Base of `CompiledAdamW` and `CompiledLamb`: updates variables layer by layer, by one function that all
+    """Base of `CompiledAdamW` and `CompiledLamb`: updates variables layer by layer, with a function that all
     layers share."""
 
     def _update(self, gradients, variables, factor) -> None:
         place = gradients_lib.beside(variables)
-        # Of a layer ("" for what is in none) and a device: one of its variables, the weights.
+        # (layer, "" for others; device): a variable, and the weights.
         layers: dict[tuple, tuple[tf.Variable, list[tuple]]] = {}
         for gradient, variable in zip(gradients, variables):
             match = _LAYER.match(variable.name)
@@ -56,7 +56,7 @@ class CompiledOptimizer(Moments):
             weight = (handles, gradient, self.decays(variable))
             layer = match.group() if match else "", gradients_lib.device_of(variable)
             layers.setdefault(layer, (variable, []))[1].append(weight)
-        # By this name profiles tell the optimizer's operations from others.
+        # Profiles identify the optimizer's operations by this name.
         with tf.name_scope(type(self).__name__):
             step = self._shared_by_updates(factor)
             self.decay_apart(variables)
@@ -65,8 +65,8 @@ class CompiledOptimizer(Moments):
                     self._update_layer(*zip(*weights), step)
 
     def _shared_by_updates(self, factor) -> dict:
-        """Computes the values that all variable updates of a step share. Repeated for each variable, these
-        operations would be half of the graph."""
+        """Computes the values that all variable updates of a step share. If they were repeated per variable,
+        they would be half of the graph."""
         step, rate = tf.cast(self.iterations + 1, tf.float32), self._rate()
         beta_1, beta_2 = tf.constant(self._constants.beta_1), tf.constant(self._constants.beta_2)
         if self._corrects:
@@ -86,11 +86,11 @@ class CompiledOptimizer(Moments):
             },
         }
 
-    # Traced and optimised once for all layers that are alike. It takes handles: of a variable TensorFlow
-    # would keep a stand-in that does not live as long.
+    # Traced and optimized once for all equal layers. It takes handles, since for a variable TensorFlow would
+    # keep a placeholder with a shorter lifetime.
     @tf.function(autograph=False, experimental_attributes={"_noinline": True})
     def _update_layer(self, handles, gradients, decays, step):
-        with tf.name_scope(type(self).__name__):  # that of the caller ends at the call
+        with tf.name_scope(type(self).__name__):  # the caller's scope ends at the call
             for (weight, m, v), gradient, does_decay in zip(handles, gradients, decays):
                 if does_decay:
                     self._update_decayed(
@@ -112,11 +112,11 @@ class CompiledOptimizer(Moments):
         raise NotImplementedError
 
     def _decayed_state(self, rate, beta_1_power, beta_2_power):
-        """Returns the numbers of a step that `_update_decayed` takes."""
+        """Returns the values of a step for `_update_decayed`."""
         raise NotImplementedError
 
     def _epsilon_beside_root(self, beta_2_power):
-        """Returns the epsilon of m / (sqrt(v) + epsilon), in which v is not corrected."""
+        """Returns the epsilon of m / (sqrt(v) + epsilon), with an uncorrected v."""
         return self._constants.epsilon
 
 
@@ -152,7 +152,7 @@ def _lamb_direction(handles, grad, factor, corrections, constants):
 
 
 def read(handles, shape):
-    """Returns the values, float32, of variables of a shape, by their handles, which need not know it."""
+    """Returns the values, float32, of variables of a shape, which their handles may lack."""
     values = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) for handle in handles]
     for value in values:
         value.set_shape(shape)
@@ -171,7 +171,7 @@ def moments(m, v, grad, constants):
 
 
 class CompiledAdamW(CompiledOptimizer):
-    """w -= rate * weight decay * w, then Adam in Keras' form, with epsilon beside the uncorrected root."""
+    """w -= rate * weight decay * w, then Adam in Keras' form, with epsilon added to the uncorrected root."""
 
     _update_decayed = staticmethod(_update_adamw)
 
@@ -182,7 +182,7 @@ class CompiledAdamW(CompiledOptimizer):
 class CompiledLamb(CompiledOptimizer):
     """m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight decay * w, w -= rate * |w| / |u| * u.
 
-    Variables that are not decayed are not adapted either: w -= rate * u. Where one of the norms is 0 their
+    Variables that are not decayed are not adapted either: w -= rate * u. If one of the norms is 0, their
     ratio is 1, as in tensorflow-addons.
     Source: You et al. 2019, "Large Batch Optimization for Deep Learning".
     """
@@ -198,7 +198,7 @@ class CompiledLamb(CompiledOptimizer):
 
 @jitted
 def _update_stable(handles, grad, factor, state, constants):
-    """Updates a weight: `state` is the rate, the decay, and the factors that correct the moments."""
+    """Updates a weight: `state` is the rate, the decay, and the bias-correction factors of the moments."""
     rate, decay, m_correction, v_correction = state
     grad = grad * factor
     weight, m, v = read(handles, grad.shape)
@@ -210,7 +210,7 @@ def _update_stable(handles, grad, factor, state, constants):
 
 
 class CompiledStableAdamW(CompiledOptimizer):
-    """AdamW with clipped updates, `plain_optimizers.StableAdamW`; vectors too go through the compiled
+    """AdamW with clipped updates, `plain_optimizers.StableAdamW`; vectors, too, go through the compiled
     function."""
 
     _update_decayed = staticmethod(_update_stable)
@@ -231,7 +231,7 @@ class CompiledStableAdamW(CompiledOptimizer):
 
 @jitted
 def _update_mixed(handles, grad, factor, state, constants):
-    """Updates a weight: `state` is its step size, the share of it that decay leaves, and the scale."""
+    """Updates a weight: `state` is its step size, its share after decay, and the scale."""
     step_size, kept, scale = state
     weight, v = read((handles[0], handles[2]), grad.shape)
     kept_m = tf.raw_ops.ReadVariableOp(resource=handles[1], dtype=tf.float16)
@@ -243,7 +243,7 @@ def _update_mixed(handles, grad, factor, state, constants):
 
 
 class CompiledMpAdamW(ScaledMoment, CompiledAdamW):
-    """`CompiledAdamW` with the first moment in float16; vectors too go through the compiled function."""
+    """`CompiledAdamW` with the first moment in float16; vectors, too, go through the compiled function."""
 
     _update_decayed = staticmethod(_update_mixed)
 
@@ -259,25 +259,25 @@ class CompiledMpAdamW(ScaledMoment, CompiledAdamW):
 # -----------------------------------------------------------------------------------------------------------
 # Native: LAMB and AdamW in one operation
 #
-# It reads and writes each number once, LAMB's weights and moments twice.
+# It reads and writes each number once; for LAMB, weights and moments twice.
 
 
 class NativeOptimizer(CompiledOptimizer):
     """Base of `NativeAdamW` and `NativeLamb`: updates the variables of a device, and their copies in another
-    type, by one call of our own operation."""
+    type, by one call of a custom operation."""
 
     _LAYERWISE = False
 
     def __init__(self, operations: Any, **arguments):
-        """Makes the optimizer; `operations` are those of `official.native`, the rest as `Moments`."""
+        """Makes the optimizer; `operations` are those of `official.native`, the others as in `Moments`."""
         super().__init__(**arguments)
         self._operations = operations
         self._copies: dict[str, tf.Variable] = {}
 
     def make_copies(self, variables, dtype: tf.DType) -> dict[str, tf.Variable]:
-        """Creates copies of variables in a type, which `update` keeps equal to the variables, in the
-        strategy's scope. They are not part of a checkpoint. Returns {variable name: copy}; `renew_copies`
-        sets their values."""
+        """Creates copies of variables in a type, in the strategy's scope; `update` keeps them equal to the
+        variables. They are not part of a checkpoint. Returns {variable name: copy}; `renew_copies` sets their
+        values."""
         for variable in variables:
             if variable.name in self._copies:
                 continue
@@ -299,7 +299,7 @@ class NativeOptimizer(CompiledOptimizer):
         devices: dict[str, list[tuple]] = {}
         for gradient, variable in zip(gradients, variables):
             devices.setdefault(gradients_lib.device_of(variable), []).append((gradient, variable))
-        with tf.name_scope(type(self).__name__):  # by this name profiles tell its operations from others
+        with tf.name_scope(type(self).__name__):  # profiles identify its operations by this name
             step = self._numbers(factor)
             self.decay_apart(variables)
             for pairs in devices.values():
@@ -337,11 +337,11 @@ class NativeOptimizer(CompiledOptimizer):
 
 
 class NativeAdamW(NativeOptimizer, CompiledAdamW):
-    """`CompiledAdamW` by our own operation."""
+    """`CompiledAdamW` by a custom operation."""
 
 
 class NativeLamb(NativeOptimizer, CompiledLamb):
-    """`CompiledLamb` by our own operation."""
+    """`CompiledLamb` by a custom operation."""
 
     _LAYERWISE = True
 
@@ -367,15 +367,15 @@ def build_optimizer(config: Config, schedule: Callable, operations: Any = None) 
 
     lamb (You et al. 2019): m, v with bias correction, u = m / (sqrt(v) + epsilon) + weight_decay * w,
       w -= rate * |w| / |u| * u.
-    adamw: w -= rate * weight_decay * w, then Adam (Keras form: epsilon beside the uncorrected root).
+    adamw: w -= rate * weight_decay * w, then Adam (Keras form: epsilon added to the uncorrected root).
     adam: adamw without decay. mpadamw: adamw with a first moment in float16. stable_adamw: adamw with clipped
       updates. sgd, momentum: without decay.
-    All kernels are the same to rounding; the last four have no native form.
+    All kernels agree to rounding; the last four optimizers have no native form.
 
     Args:
-      config: of the run.
+      config: configuration of the run.
       schedule: step -> learning rate.
-      operations: stand-ins of the native operations; None: as --kernels says.
+      operations: replacement of the native operations; None: according to --kernels.
     """
     kind, hyper = config.optimizer_type, hyper_parameters(config)
     kernels = "native" if operations is not None else update_kernels(config)
@@ -411,8 +411,8 @@ def update_kernels(config: Config) -> str:
 
 
 def _all_have(path: str | None) -> bool:
-    """Tells whether all processes of the run have the same library as this one (sources, compiler and CPU).
-    All processes must call it, also those without a library (`path` is None), because the others wait."""
+    """Returns whether all processes of the run have the same library as this one (sources, compiler and CPU).
+    All processes must call it, even without a library (`path` is None), since the others wait."""
     name = os.path.basename(path).encode() if path else b""
     mark = int(hashlib.sha256(name).hexdigest()[:7], 16) if name else 0
     strategy = tf.distribute.get_strategy()

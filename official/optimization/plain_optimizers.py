@@ -25,7 +25,7 @@ jitted = tf.function(jit_compile=True, autograph=False)
 
 
 class Constants(NamedTuple):
-    """Constants of an optimizer: the decay of the weights that do decay, and Adam's numbers."""
+    """Constants of an optimizer: the weight decay, and Adam's hyperparameters."""
 
     weight_decay: float
     beta_1: float
@@ -34,14 +34,14 @@ class Constants(NamedTuple):
 
 
 class Optimizer:
-    """Base of all optimizers: step counter, and the slots of every variable.
+    """Base of all optimizers: step counter, and slots of all variables.
 
     Attributes:
       iterations: int64 variable, counts the updates and drives the schedule.
       share_of: function from a variable's name to its share of the learning rate; default 1.
       SLOTS: {slot: its type, None for that of the variable}.
       compiles: whether XLA compiles the whole update, and the norm, to one program each. On a GPU, launching
-        the operations of hundreds of variables would take as long as computing the gradients.
+        separate operations for hundreds of variables would take as long as computing the gradients.
     """
 
     compiles = False
@@ -51,7 +51,7 @@ class Optimizer:
         """Makes the step counter, in the strategy's scope.
 
         Args:
-          learning_rate: schedule, float32 of the step.
+          learning_rate: schedule: function of the step, float32.
         """
         first = tf.VariableAggregation.ONLY_FIRST_REPLICA
         self.iterations = tf.Variable(
@@ -64,13 +64,13 @@ class Optimizer:
         self._finite: tf.Tensor | None = None
 
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
-        """Creates the slots of variables, no two of one name, in the strategy's scope: before the first
-        step, so that a checkpoint can be restored."""
+        """Creates the slots of variables, whose names must be unique, in the strategy's scope: before the
+        first step, so that a checkpoint can be restored."""
         for variable in variables:
             zeros = functools.partial(tf.zeros, shape=variable.shape)
             with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
-                # For each name of its own TensorFlow would prepare an operation of its own, a millisecond
-                # that BERT-base would take 400 times.
+                # For each distinct name TensorFlow would prepare a separate operation, which takes a
+                # millisecond, 400 times for BERT-base.
                 self._moments[variable.name] = {
                     slot: tf.Variable(
                         functools.partial(zeros, dtype=dtype or variable.dtype), trainable=False, name=slot
@@ -96,11 +96,11 @@ class Optimizer:
         self.iterations.assign_add(1)
 
     def _update(self, gradients, variables, factor) -> None:
-        """Updates variables of one learning rate."""
+        """Updates variables with the same learning rate."""
         raise NotImplementedError
 
     def _rate(self) -> tf.Tensor:
-        """Returns the learning rate of the variables that are updated, float32."""
+        """Returns the learning rate of the current variables, float32."""
         rate = self._learning_rate(self.iterations)
         return rate if self._share == 1.0 else rate * self._share
 
@@ -108,23 +108,23 @@ class Optimizer:
         return self._moments[variable.name][slot]
 
     def scalars(self) -> dict[str, tf.Variable]:
-        """Returns {checkpoint name: variable} of the state beside the step counter and the slots."""
+        """Returns {checkpoint name: variable} of the state other than the step counter and the slots."""
         return {}
 
     def global_norm(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns the norm, float32, of all numbers of tensors that are on one device."""
+        """Returns the norm, float32, of tensors on one device."""
         norm = tf.linalg.global_norm
         return (jitted(norm) if self.compiles else norm)(tensors)
 
     def _write(self, variable: tf.Variable, value: tf.Tensor) -> None:
-        """Writes a replica's own copy of a variable, unless the gradient is known not to be finite."""
+        """Writes a replica's copy of a variable, unless the gradient is not finite."""
         if self._finite is not None:
             value = tf.where(self._finite, value, tf.convert_to_tensor(variable))
         write(variable, value)
 
 
 class Moments(Optimizer):
-    """Moments `m` and `v` of every variable, and which variables decay."""
+    """Base of optimizers with moments `m` and `v` per variable, and weight decay."""
 
     def __init__(
         self,
@@ -140,13 +140,13 @@ class Moments(Optimizer):
         """Makes the optimizer, in the strategy's scope.
 
         Args:
-          learning_rate: schedule, float32 of the step.
-          weight_decay: of the weights that `excluded` does not name.
-          beta_1, beta_2, epsilon: of Adam.
-          excluded: regular expressions; variables whose name one of them is found in are not decayed.
+          learning_rate: schedule: function of the step, float32.
+          weight_decay: decay of the weights that `excluded` does not match.
+          beta_1, beta_2, epsilon: hyperparameters of Adam.
+          excluded: regular expressions; variables whose name contains a match are not decayed.
           bias_correction: divide the moments by 1 - beta^step.
-          decayed_only: of LAMB, a regular expression of variables that `excluded` names and that decay all
-            the same; empty: none.
+          decayed_only: for LAMB, a regular expression of excluded variables that decay nevertheless; empty:
+            none.
         """
         super().__init__(learning_rate)
         self._constants = Constants(weight_decay, beta_1, beta_2, epsilon)
@@ -155,12 +155,12 @@ class Moments(Optimizer):
         self._decayed_only = re.compile(decayed_only) if decayed_only else None
 
     def decays(self, variable: tf.Variable) -> bool:
-        """Tells whether a variable is decayed and, by LAMB, adapted."""
+        """Returns whether a variable is decayed and, by LAMB, adapted."""
         return self._excluded.search(variable.name) is None
 
     def decay_apart(self, variables: Sequence[tf.Variable]) -> None:
-        """Decays the variables that are decayed and not adapted, w -= rate * weight decay * w, before their
-        update, which does not look at the weight; in the context of a replica."""
+        """Decays the variables that are decayed but not adapted, w -= rate * weight decay * w, before their
+        update, which does not read the weight; in replica context."""
         apart = [each for each in variables if self._decayed_only and self._decayed_only.search(each.name)]
         if not apart:
             return
@@ -172,12 +172,12 @@ class Moments(Optimizer):
 
 
 def write(variable: tf.Variable, value: tf.Tensor) -> None:
-    """Assigns to a replica's own copy of a variable, where `assign` would require an aggregation."""
+    """Assigns to a replica's copy of a variable, for which `assign` would require an aggregation."""
     tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
 
 # -----------------------------------------------------------------------------------------------------------
-# LAMB, AdamW and AdamW with clipped updates; the first two are equal to those of tensorflow-addons to
+# LAMB, AdamW and AdamW with clipped updates; the first two agree with those of tensorflow-addons to
 # rounding
 
 
@@ -206,11 +206,11 @@ class PlainOptimizer(Moments):
                 self._write(v, new_v)
 
     def _stored(self, m):
-        """Returns a first moment, float32, as it is kept."""
+        """Returns the stored form of a float32 first moment."""
         return m
 
     def _loaded(self, m):
-        """Returns a first moment that is kept as float32."""
+        """Returns a stored first moment as float32."""
         return m
 
     def _change(self, weight, gradient, moments, corrections, rate, decays: bool):
@@ -228,7 +228,7 @@ class PlainOptimizer(Moments):
 
 
 class AdamW(PlainOptimizer):
-    """w -= rate * weight decay * w, then Adam in Keras' form, with epsilon beside the uncorrected root."""
+    """w -= rate * weight decay * w, then Adam in Keras' form, with epsilon added to the uncorrected root."""
 
     def _change(self, weight, gradient, moments, corrections, rate, decays: bool):
         m, v = moments
@@ -238,7 +238,7 @@ class AdamW(PlainOptimizer):
 
 
 class StableAdamW(PlainOptimizer):
-    """AdamW whose rate for a variable is divided by the root mean square of g / sqrt(v), where that is above
+    """AdamW whose rate for a variable is divided by the root mean square of g / sqrt(v), if that is above
     1: AdaFactor's clipping of updates. m and v are corrected; sqrt(v) is at least epsilon.
 
     Source: Wortsman et al. 2023, "Stable and low-precision training for large-scale vision-language models".
@@ -261,7 +261,7 @@ def clipped_rate(rate, gradient, v, epsilon: float):
 class Lamb(PlainOptimizer):
     """u = m / (sqrt(v) + epsilon) + weight decay * w with corrected m and v, w -= rate * |w| / |u| * u.
 
-    Variables that are not decayed are not adapted either: w -= rate * u. Where one of the norms is 0 their
+    Variables that are not decayed are not adapted either: w -= rate * u. If one of the norms is 0, their
     ratio is 1, as in tensorflow-addons.
     Source: You et al. 2019, "Large Batch Optimization for Deep Learning".
     """
@@ -280,8 +280,8 @@ class Lamb(PlainOptimizer):
 # -----------------------------------------------------------------------------------------------------------
 # SGD and momentum
 #
-# Neither decays weights. Source: TensorFlow's GradientDescentOptimizer and MomentumOptimizer, as
-# Graphcore's TF1 BERT takes them.
+# Neither decays weights. Source: TensorFlow's GradientDescentOptimizer and MomentumOptimizer, as in
+# Graphcore's TF1 BERT.
 
 
 class PlainSgd(Optimizer):
@@ -301,7 +301,7 @@ class PlainSgd(Optimizer):
 
 
 class Sgd(PlainSgd):
-    """`PlainSgd`, one operation a variable."""
+    """`PlainSgd`, one operation per variable."""
 
     def _update_one(self, variable, gradient, rate) -> None:
         tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
@@ -316,8 +316,8 @@ class PlainMomentum(PlainSgd):
         """Makes the optimizer, in the strategy's scope.
 
         Args:
-          learning_rate: schedule, float32 of the step.
-          momentum: in [0, 1).
+          learning_rate: schedule: function of the step, float32.
+          momentum: momentum, in [0, 1).
         """
         super().__init__(learning_rate)
         self._momentum = momentum
@@ -330,7 +330,7 @@ class PlainMomentum(PlainSgd):
 
 
 class Momentum(PlainMomentum):
-    """`PlainMomentum`, one operation a variable."""
+    """`PlainMomentum`, one operation per variable."""
 
     def _update_one(self, variable, gradient, rate) -> None:
         tf.raw_ops.ResourceApplyMomentum(
@@ -345,11 +345,11 @@ class Momentum(PlainMomentum):
 # -----------------------------------------------------------------------------------------------------------
 # AdamW with a first moment in float16
 #
-# The moment is kept times a scale, so that float16 can hold what is small. The scale is the loss scale of
-# the run's first step. A checkpoint holds it (`SCALE`), and it stays when the loss scale changes. A moment
-# that float16 could not hold is cut to its largest number. Source: mpadamw of Graphcore's TF1 BERT, which
-# keeps the moment of the scaled gradients. It scales the second moment and epsilon too, which makes no
-# difference in float32.
+# The moment is multiplied by a scale, so that float16 can hold small values. The scale is the loss scale of
+# the run's first step. A checkpoint holds it (`SCALE`), and it is constant even if the loss scale changes. A
+# moment beyond the range of float16 is clipped. Source: mpadamw of Graphcore's TF1 BERT, which stores the
+# moment of the scaled gradients. It also scales the second moment and epsilon, which makes no difference in
+# float32.
 
 
 SCALE = "adam_m_scale"
@@ -371,7 +371,7 @@ class ScaledMoment(Moments):
     SLOTS: ClassVar[dict[str, tf.DType | None]] = {"m": tf.float16, "v": None}
 
     def __init__(self, learning_rate: Callable, scale: float, **hyper):
-        """Makes the optimizer; `scale` of the first moment, the rest as `Moments`."""
+        """Makes the optimizer; `scale` of the first moment, the others as in `Moments`."""
         super().__init__(learning_rate, **hyper)
         aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
         self._scale = tf.Variable(
@@ -383,7 +383,7 @@ class ScaledMoment(Moments):
 
 
 class PlainAdamW(ScaledMoment, AdamW):
-    """`plain.AdamW` with the first moment in float16."""
+    """`AdamW` with the first moment in float16."""
 
     def _stored(self, m):
         return stored(m, self._scale)
@@ -396,12 +396,12 @@ class PlainAdamW(ScaledMoment, AdamW):
 # Optimizers by name
 
 
-# Neither decayed nor, by LAMB, adapted. The reference's AdamW list misses LayerNorm's TF1 spelling, so that
-# the gamma of the MLM head is decayed there; one list serves both optimizers here.
+# Neither decayed nor, by LAMB, adapted. The reference's AdamW list lacks LayerNorm's TF1 spelling, so that
+# the gamma of the MLM head is decayed there; here both optimizers use the same list.
 EXCLUDED = ("LayerNorm", "layer_norm", "bias")
-GAMMA = "/gamma"  # of LayerNorm
+GAMMA = "/gamma"  # LayerNorm's gamma
 
-# Names of the slots in checkpoints, as Google's and Graphcore's TF1 optimizers write them.
+# Names of the slots in checkpoints, as in Google's and Graphcore's TF1 optimizers.
 _ADAM_SLOTS = {"m": "adam_m", "v": "adam_v"}
 SLOT_NAMES: dict[str, dict[str, str]] = {
     "lamb": {"m": "lamb_m", "v": "lamb_v"},
@@ -426,12 +426,12 @@ _PLAIN: dict[str, Callable[..., Optimizer]] = {
 
 
 def build_plain(config: Config, schedule: Callable) -> Optimizer:
-    """Returns our own optimizer in plain TensorFlow operations, made in the strategy's scope."""
+    """Returns the optimizer in plain TensorFlow operations, made in the strategy's scope."""
     return _PLAIN[config.optimizer_type](learning_rate=schedule, **hyper_parameters(config))
 
 
 def hyper_parameters(config: Config) -> dict[str, Any]:
-    """Returns the arguments of an optimizer beside its schedule."""
+    """Returns the arguments of an optimizer, except its schedule."""
     kind = config.optimizer_type
     if kind in ("sgd", "momentum"):
         return {"momentum": config.momentum} if kind == "momentum" else {}

@@ -68,7 +68,7 @@ class Objective(Protocol):
 
     Attributes:
       losses: {name: factor}; a step minimises the sum of the mean losses times their factors.
-      metrics: names of everything that `terms` returns, the losses first.
+      metrics: names of all results of `terms`, the losses first.
       local_epsilon: per loss, added to the weight of a micro batch with --loss_normalization=local.
       compared: for a loss that compares all rows of a step with each other (in-batch negatives): names of the
         batch's features that it reads, which are gathered over replicas and micro batches. Empty if each row
@@ -81,12 +81,12 @@ class Objective(Protocol):
     compared: tuple[str, ...]
 
     def weights(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns the weight of every loss in a batch, without running the model."""
+        """Returns the weight of each loss in a batch, without running the model."""
 
     def terms(self, outputs: Any, batch: Batch) -> Terms:
         """Returns {metric: (weighted sum, weight)} of a batch, from the model's outputs; for losses the
-        weight is that of `weights`. Where rows are `compared` it is called with the outputs, and these
-        features, of the whole step."""
+        weight is that of `weights`. With `compared` rows, it is called with the outputs, and these features,
+        of the whole step."""
 
 
 class Shared(NamedTuple):
@@ -94,7 +94,7 @@ class Shared(NamedTuple):
 
     Attributes:
       factors: {loss: factor of its sum}, see `loss_factors`.
-      seeds: int32 [micro batches, 4], of dropout in each, see `dropout_seeds`.
+      seeds: int32 [micro batches, 4], dropout seeds, see `dropout_seeds`.
       scale: factor of the objective, see `objective_scale`.
     """
 
@@ -104,14 +104,14 @@ class Shared(NamedTuple):
 
 
 class LaidOut(NamedTuple):
-    """Replicas, and micro batches per replica, of the layout that a step reproduces, whatever the number of
-    replicas that compute it."""
+    """Number of replicas, and of micro batches per replica, of the layout that a step reproduces,
+    independently of the number of computing replicas."""
 
     num_replicas: int
     num_micro_batches: int
 
 
-# (batch of a replica, what its micro batches share) -> (gradients, terms as `stack_terms` has them), added up
+# (batch of a replica, `Shared`) -> (gradients, terms as in `stack_terms`), summed
 Accumulate = Callable
 
 
@@ -140,10 +140,10 @@ def make_replica_gradients(
     the whole step. The norm is that of the reduced gradient, unscaled, before clipping. All are the same on
     every replica.
 
-    `accumulate` sums over a replica's micro batches; unset: one after the other on one device. `laid_out` is
-    the layout that the step reproduces; unset: the actual one.
+    `accumulate` sums over a replica's micro batches; None: one after the other on one device. `laid_out` is
+    the layout that the step reproduces; None: the actual one.
 
-    --loss_normalization and --clip_scope choose between two published ways:
+    --loss_normalization and --clip_scope choose between two published methods:
       global, global: sum over the step / weight of the step, clipped once. Independent of replicas and
         accumulation.
       local, micro_batch: sum over micro batches of clip(gradient of the micro batch's mean loss) / number of
@@ -162,7 +162,7 @@ def make_replica_gradients(
     def replica_gradients(batch: Batch) -> tuple:
         counted = laid_out or LaidOut(_num_replicas(), num_micro_batches)
         scale = objective_scale(config, state, counted)
-        # Outside of programs the host computes int32, and would wait for a GPU.
+        # Outside of XLA programs int32 is computed on the host, which would wait for a GPU.
         seeds = compiled(functools.partial(dropout_seeds, config, state, num_micro_batches, counted))()
         shared = Shared(loss_factors(config, objective, batch, counted), seeds, scale)
         tensors, sums = accumulate(batch, shared)
@@ -184,7 +184,7 @@ def dropout_seeds(config: Config, state: TrainState, num_micro_batches: int, lai
     differ from those that compute it.
     """
     replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
-    numbers = replica * num_micro_batches + tf.range(num_micro_batches)  # in the step
+    numbers = replica * num_micro_batches + tf.range(num_micro_batches)  # numbers in the step
     laid_out_replicas, places = numbers // laid_out.num_micro_batches, numbers % laid_out.num_micro_batches
     step = tf.cast(state.optimizer.iterations, tf.int32)
     of_all = tf.tile(tf.stack([config.seed, step])[None], [num_micro_batches, 1])
@@ -192,8 +192,8 @@ def dropout_seeds(config: Config, state: TrainState, num_micro_batches: int, lai
 
 
 def objective_scale(config: Config, state: TrainState, laid_out: LaidOut) -> tf.Tensor:
-    """Returns the factor of a micro batch's objective that lets small gradients survive float16; 1 without
-    loss scaling."""
+    """Returns the factor of a micro batch's objective that keeps small gradients from underflowing in
+    float16; 1 without loss scaling."""
     if not state.loss_scale:
         return tf.constant(1.0)
     factor = scale_factor(config, laid_out.num_micro_batches, laid_out.num_replicas)
@@ -279,7 +279,7 @@ def sum_through_outputs(
         return tf.reshape(outputs, [-1, *outputs.shape[2:]])
 
     def compare(outputs: tf.Tensor, whole: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the gradient by the outputs of all replicas, and the stacked terms."""
+        """Returns the gradient with respect to the outputs of all replicas, and the stacked terms."""
         with tf.GradientTape() as tape:
             tape.watch(outputs)
             terms = objective.terms(outputs, whole)
@@ -309,13 +309,13 @@ def sum_through_outputs(
         own = compiled(all_outputs)(batch)
     parts = {_OUTPUTS: own, **{name: batch[name] for name in objective.compared}}
     whole = {
-        name: tf.ensure_shape(value, [None, *parts[name].shape[1:]])  # which collectives do not tell
+        name: tf.ensure_shape(value, [None, *parts[name].shape[1:]])  # which collectives do not preserve
         for name, value in gradients_lib.gather(parts).items()
     }
     upstream, sums = compiled(compare)(whole.pop(_OUTPUTS), whole)
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     upstream = gradients_lib.cut(upstream, _num_replicas())[replica]
-    sums /= _num_replicas()  # all have computed all of them
+    sums /= _num_replicas()  # every replica has computed all of them
     if num_micro_batches == 1:
         return of_variables(tape, own, upstream), sums
     return compiled(backward)(batch, upstream), sums
@@ -331,8 +331,8 @@ def _as_summed(config: Config, gradients: list[tf.Tensor], num_micro_batches: in
 
 
 def _last_apart(config: Config) -> bool:
-    """Tells whether the last micro batch runs outside of the loop, so that packs of its gradients can be sent
-    during its backward pass. A single compiled program would return them only at its end."""
+    """Returns whether the last micro batch runs outside of the loop, so that packs of its gradients can be
+    sent during its backward pass. A single compiled program would return them only at its end."""
     in_packs = config.explicit_allreduce and config.allreduce_bytes_per_pack > 0 and _num_replicas() > 1
     return in_packs and not config.enable_xla
 
@@ -340,14 +340,14 @@ def _last_apart(config: Config) -> bool:
 def micro_batch_gradients(
     config: Config, objective: Objective, model: tf.keras.Model, batch: Batch, shared: Shared, seed: tf.Tensor
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Returns the gradients of a micro batch's objective, and its terms as `stack_terms` has them.
+    """Returns the gradients of a micro batch's objective, and its terms as in `stack_terms`.
 
     See `objective_of` for the objective. With --clip_scope=micro_batch the gradients are unscaled and clipped
     here. Otherwise they keep the type of the backward pass, which is that of a weight's low-precision copy if
     there is one. `seed` is the dropout seed of the micro batch.
     """
     with tf.GradientTape() as tape:
-        tape.watch(model.trainable_variables)  # also those that are read by their handles
+        tape.watch(model.trainable_variables)  # including those read by their handles
         terms = objective.terms(model(batch, dropout_seed=seed), batch)
         total = objective_of(config, objective, terms, shared)
     gradients = tape.gradient(total, model.trainable_variables)
@@ -404,20 +404,20 @@ def reduce_across_replicas(
     if _num_replicas() == 1:
         return gradients, sums
     if config.explicit_allreduce:
-        sums = gradients_lib.reduce_sum(sums)  # of the forward pass: before all gradients
+        sums = gradients_lib.reduce_sum(sums)  # sums of the forward pass: before all gradients
         tensors = gradients_lib.reduce_sum_in_packs(gradients.tensors, config.allreduce_bytes_per_pack)
     elif BACKENDS[config.distribution_strategy].spread_replicas:
         *tensors, sums = gradients_lib.reduce_sum_by_device([*gradients.tensors, sums])
     elif config.allreduce_dtype == "float32":
         tensors, sums = gradients_lib.reduce_sum((gradients.tensors, sums))
-    else:  # TensorFlow joins what it is given at once, which is to be of one type
+    else:  # TensorFlow joins the tensors of a call, which need the same type
         sums = gradients_lib.reduce_sum(sums)
         tensors = gradients_lib.reduce_sum(gradients.tensors)
     return gradients._replace(tensors=gradients_lib.as_float32(tensors)), sums
 
 
 def true_norm(config: Config, gradients: Gradients, norm_of: Callable) -> tf.Tensor:
-    """Returns the norm of the true gradient; `norm_of` computes that of tensors on one device."""
+    """Returns the norm of the true gradient; `norm_of` computes the norm of tensors on one device."""
     if BACKENDS[config.distribution_strategy].spread_replicas:
         return gradients_lib.norm_by_device(gradients.tensors, norm_of) / gradients.divisor
     return norm_of(gradients.tensors) / gradients.divisor

@@ -12,16 +12,17 @@ from official.config import BUDGET_PARTS, decay_length, schedule_steps
 from official.config import values as by_step_lib
 from official.config.table import Config
 
-if TYPE_CHECKING:  # alone in annotations: Python 3.8 could not make it
+if TYPE_CHECKING:  # used only in annotations: invalid at run time in Python 3.8
     Schedule = Callable[[Any], tf.Tensor]  # step (0-based) of an update -> its learning rate, float32
 
 # -----------------------------------------------------------------------------------------------------------
-# Decays after the warm-up: what --lr_schedule names beside the polynomial
+# Decays after the warm-up: the values of --lr_schedule except polynomial
 #
-# Each is (step, shape) -> rate, float32 scalars: `step` is that of the update, from the end of the warm-up
-# on. Source: Graphcore's TF1 BERT (cosine, natural exponential, custom) and TF2 BERT (up-down), whose floor
-# of 1e-7 is --end_learning_rate=1e-7 here; Hu et al. 2024, "MiniCPM" (warm-up, stable, decay), and Haegele et
-# al. 2024, "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations" (its form 1 - sqrt).
+# Each is a function (step, shape) -> rate, float32 scalars: `step` is the step of the update, from the end of
+# the warm-up on. Source: Graphcore's TF1 BERT (cosine, natural exponential, custom) and TF2 BERT (up-down),
+# whose floor of 1e-7 is --end_learning_rate=1e-7 here; Hu et al. 2024, "MiniCPM" (warm-up, stable, decay),
+# and Haegele et al. 2024, "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations" (its
+# form 1 - sqrt).
 
 
 class Shape(NamedTuple):
@@ -29,11 +30,11 @@ class Shape(NamedTuple):
 
     Attributes:
       peak: learning rate at the end of the warm-up.
-      floor: the rate does not fall below it.
+      floor: minimum of the rate.
       begin: step at which the warm-up ends.
       total: step at which the schedule ends, one after the last.
-      decay_steps: of the natural exponential and of warm-up, stable, decay, see --decay_steps.
-      decay_rate: of the natural exponential, see --decay_rate.
+      decay_steps: steps of the natural exponential and of the final decay, see --decay_steps.
+      decay_rate: rate of the natural exponential, see --decay_rate.
     """
 
     peak: float
@@ -45,29 +46,29 @@ class Shape(NamedTuple):
 
 
 def cosine(step: tf.Tensor, shape: Shape) -> tf.Tensor:
-    """Half a wave: peak * (1 + cos(pi * (t - W) / (T - W))) / 2."""
+    """Half a cosine wave: peak * (1 + cos(pi * (t - W) / (T - W))) / 2."""
     done = (step - shape.begin) / max(shape.total - shape.begin, 1.0)
     return 0.5 * shape.peak * (1.0 + tf.cos(math.pi * tf.minimum(done, 1.0)))
 
 
 def natural_exponential(step: tf.Tensor, shape: Shape) -> tf.Tensor:
-    """Stairs: peak * exp(-decay_rate * floor((t - W) / decay_steps))."""
+    """Step function: peak * exp(-decay_rate * floor((t - W) / decay_steps))."""
     return shape.peak * tf.exp(-shape.decay_rate * tf.floor((step - shape.begin) / shape.decay_steps))
 
 
 def up_down(step: tf.Tensor, shape: Shape) -> tf.Tensor:
-    """A straight line, at 0 in the last step: peak * (T - t - 1) / (T - W), and the peak at t = W."""
+    """Linear, to 0 in the last step: peak * (T - t - 1) / (T - W), and the peak at t = W."""
     falling = shape.peak * (shape.total - step - 1.0) / max(shape.total - shape.begin, 1.0)
     return tf.where(step <= shape.begin, shape.peak, falling)
 
 
 def wsd_linear(step: tf.Tensor, shape: Shape) -> tf.Tensor:
-    """The peak, then a straight line to 0 in the last D = decay_steps: peak * (T - t) / D."""
+    """Constant, then linear to 0 in the last D = decay_steps: peak * (T - t) / D."""
     return shape.peak * tf.minimum((shape.total - step) / shape.decay_steps, 1.0)
 
 
 def wsd_sqrt(step: tf.Tensor, shape: Shape) -> tf.Tensor:
-    """The peak, then peak * (1 - sqrt((t - T + D) / D)) in the last D = decay_steps."""
+    """Constant, then peak * (1 - sqrt((t - T + D) / D)) in the last D = decay_steps."""
     done = tf.maximum(step - shape.total + shape.decay_steps, 0.0) / shape.decay_steps
     return shape.peak * (1.0 - tf.sqrt(tf.minimum(done, 1.0)))
 
@@ -82,7 +83,7 @@ DECAYS: dict[str, Callable[[tf.Tensor, Shape], tf.Tensor]] = {
 
 
 def decaying(decay: str, shape: Shape) -> Schedule:
-    """Returns one of DECAYS, not below its floor; the warm-up comes before it."""
+    """Returns one of DECAYS, not below its floor, without the warm-up."""
 
     def rate(step: Any) -> tf.Tensor:
         step = tf.maximum(tf.cast(step, tf.float32), float(shape.begin))
@@ -92,8 +93,8 @@ def decaying(decay: str, shape: Shape) -> Schedule:
 
 
 def by_step(values: dict[int, float]) -> Schedule:
-    """Returns a schedule of values that change at given steps: {step: value}, one of them of step 0; a value
-    holds from its step on."""
+    """Returns a piecewise constant schedule of {step: value}, which includes step 0; a value holds from its
+    step on."""
 
     def value(step: Any) -> tf.Tensor:
         steps, all_values = tf.constant(list(values), tf.int64), tf.constant([*values.values()])
@@ -103,7 +104,7 @@ def by_step(values: dict[int, float]) -> Schedule:
 
 
 def decay_of(config: Config) -> Schedule:
-    """Returns the schedule that --lr_schedule names, without its warm-up; for all but the polynomial."""
+    """Returns the schedule of --lr_schedule without its warm-up, except for polynomial."""
     rates = by_step_lib.read_by_step(config.lr_schedule, "lr_schedule")
     if rates:
         return by_step(rates)
@@ -115,8 +116,8 @@ def decay_of(config: Config) -> Schedule:
 
 
 def whole_warmup_steps(config: Config) -> int:
-    """Returns the steps of the warm-up of these schedules. A share of the steps is cut to whole ones, as
-    Graphcore's are."""
+    """Returns the steps of the warm-up of these schedules. A share of the steps is rounded down, as
+    in Graphcore's code."""
     return int(config.warmup_steps)
 
 
@@ -124,7 +125,7 @@ def whole_warmup_steps(config: Config) -> int:
 # The schedule of a run
 
 
-_CURVE_POINTS = 50  # of what is no straight line
+_CURVE_POINTS = 50  # points of a curve that is not piecewise linear
 
 
 class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
@@ -134,8 +135,8 @@ class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
         decay from step_0:       (peak - end) * (1 - min(t, N) / N) ** power + end
         decay from warmup_end:   the same with t - (start + W) and N - (start + W) in place of t and N
 
-    With `decay_from="step_0"` the rate drops at the end of the warm-up, from the peak to the value that the
-    decay has by then.
+    With `decay_from="step_0"` the rate drops at the end of the warm-up, from the peak to the current value of
+    the decay.
     Source: step_0 is the MLPerf v0.7 reference's, with start_warmup_step and poly_power of its TF1 version;
     warmup_end is the shape of Graphcore's BERT and of most later recipes.
 
@@ -144,7 +145,7 @@ class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
       total_steps: N, the horizon of the decay.
       warmup_steps: W, may be fractional; 0 for no warm-up.
       start_warmup_step: first step of the warm-up; the rate is 0 before it.
-      power: of the decay.
+      power: power of the decay.
       decay_from: "step_0" or "warmup_end".
     """
 
@@ -164,7 +165,7 @@ class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
         self.decay_from = decay_from
 
     def __call__(self, step):
-        """Returns the learning rate, float32, of the update that is made at `step` (0-based)."""
+        """Returns the learning rate, float32, of the update at `step` (0-based)."""
         step = tf.cast(step, tf.float32)
         warmup_end = (self.start_warmup_step + self.warmup_steps) if self.warmup_steps else 0.0
         origin = warmup_end if self.decay_from == "warmup_end" else 0.0
@@ -182,14 +183,14 @@ class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
 def warmed_up(after: Schedule, peak: float, steps: float, start: int, power: float) -> Schedule:
     """Returns a schedule with a warm-up in front: peak * (max(t - start, 0) / W) ** power for t < start + W.
 
-    Source: Graphcore's TF1 BERT, whose lr_power has a power of the warm-up and one of the decay.
+    Source: Graphcore's TF1 BERT, whose lr_power has separate powers for warm-up and decay.
 
     Args:
       after: schedule from step start + W on.
-      peak: learning rate that the warm-up leads to.
+      peak: learning rate at the end of the warm-up.
       steps: W, above 0, may be fractional.
       start: first step of the warm-up; the rate is 0 before it.
-      power: of the warm-up.
+      power: power of the warm-up.
     """
 
     def rate(step: Any) -> tf.Tensor:
@@ -200,7 +201,7 @@ def warmed_up(after: Schedule, peak: float, steps: float, start: int, power: flo
 
 
 def from_config(config: Config) -> Schedule:
-    """Returns the schedule that the configuration describes."""
+    """Returns the schedule of a configuration."""
     polynomial = config.lr_schedule == "polynomial"
     steps = config.warmup_steps if polynomial else whole_warmup_steps(config)
     if polynomial:
@@ -215,24 +216,24 @@ def from_config(config: Config) -> Schedule:
         )
     else:
         schedule = decay_of(config)
-    if not steps or polynomial and config.warmup_power == 1:  # which has its warm-up
+    if not steps or polynomial and config.warmup_power == 1:  # it includes its warm-up
         return schedule
     start, power = config.start_warmup_step, config.warmup_power
     return warmed_up(schedule, config.learning_rate, steps, start, power)
 
 
 class ByTime:
-    """Learning rate of a run with a time budget: that of the time used when the devices are called, for all
+    """Learning rate of a run with a time budget: that of the time used at the start of a device call, for all
     steps of the call.
 
     Make it in the strategy's scope.
 
     Attributes:
-      rate: float32 variable, the rate that holds now.
+      rate: float32 variable, the current rate.
     """
 
     def __init__(self, schedule: Schedule):
-        """Makes the schedule; `schedule` counts BUDGET_PARTS of the time in place of steps."""
+        """Makes the schedule; `schedule` counts BUDGET_PARTS of the time instead of steps."""
         first = tf.VariableAggregation.ONLY_FIRST_REPLICA
         self.rate = tf.Variable(
             0.0, trainable=False, dtype=tf.float32, name="learning_rate", aggregation=first
@@ -243,16 +244,16 @@ class ByTime:
         return tf.convert_to_tensor(self.rate)
 
     def hold(self, share: float) -> float:
-        """Sets the rate of the share of the time that is used, 0 to 1, and returns it."""
+        """Sets and returns the rate for a used share of the time, 0 to 1."""
         self.rate.assign(self._schedule(share * BUDGET_PARTS))
         return float(self.rate.numpy())
 
 
 def corners(config: Config) -> dict[int, float]:
-    """Returns {step: learning rate of the update made there} from the first to the last step of the schedule;
-    of a time budget {one of its BUDGET_PARTS: learning rate}.
+    """Returns {step: learning rate of that update} from the first to the last step of the schedule; for a
+    time budget {one of its BUDGET_PARTS: learning rate}.
 
-    Straight lines from one to the next draw the schedule: exactly where it is made of such lines, else
+    Straight lines between these points draw the schedule: exactly if it is piecewise linear, otherwise
       through _CURVE_POINTS points.
     """
     schedule, last = from_config(config), max(schedule_steps(config) - 1, 0)
@@ -266,7 +267,7 @@ def _corner_steps(config: Config, last: int) -> set[int]:
     decay = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0
     steps = {0, config.start_warmup_step, decay - 1, decay, last}
     if config.lr_schedule == "up_down":
-        steps.add(decay + 1)  # the line starts a step below the peak
+        steps.add(decay + 1)  # the line starts one step after the peak
     if config.warmup_power != 1:
         steps |= _between(config.start_warmup_step, decay)
     if config.lr_schedule.startswith("wsd"):
@@ -279,5 +280,5 @@ def _corner_steps(config: Config, last: int) -> set[int]:
 
 
 def _between(first: int, last: int) -> set[int]:
-    """Returns the steps of the points of a curve."""
+    """Returns the steps at which a curve is sampled."""
     return {first + round((last - first) * part / _CURVE_POINTS) for part in range(_CURVE_POINTS)}

@@ -25,8 +25,8 @@ GROWTH_STEPS = 2000
 
 
 class LossScale:
-    """A loss scale that is fixed, dynamic (doubled after 2,000 finite steps in a row, halved, not below 1,
-    after one that is not), or changes at given steps.
+    """A loss scale that is fixed, dynamic (doubled after 2,000 finite steps in a row, halved after a step
+    that is not finite, at least 1), or changes at given steps.
 
     Make it inside the strategy's scope; `update` is called outside of replicas.
     """
@@ -35,35 +35,35 @@ class LossScale:
         """Makes the scale.
 
         Args:
-          initial: of the first step.
-          dynamic: whether it follows the gradients.
-          by_step: step -> scale, float32, where it changes at given steps.
+          initial: scale of the first step.
+          dynamic: whether it adapts to the gradients.
+          by_step: function step -> scale, float32, for changes at given steps.
         """
         self.dynamic, self._by_step, self._initial = dynamic, by_step, float(initial)
         self.scale = tf.Variable(float(initial), trainable=False, dtype=tf.float32, name="loss_scale/scale")
         self.good_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="loss_scale/good_steps")
 
     def told(self, step: int) -> float | None:
-        """Returns the scale of a step (0-based) by the settings; None for a dynamic one."""
+        """Returns the scale of a step (0-based) according to the settings; None for a dynamic one."""
         if self.dynamic:
             return None
         return self._initial if self._by_step is None else float(self._by_step(step))
 
     def at(self, step: tf.Tensor | tf.Variable) -> tf.Tensor:
-        """Returns the scale of a step (0-based) by the settings, float32, in a graph; not of a dynamic
-        one."""
+        """Returns the scale of a step (0-based) according to the settings, float32, in a graph; not for a
+        dynamic one."""
         return tf.constant(self._initial) if self._by_step is None else self._by_step(step)
 
     def go_on(self, step: int) -> None:
-        """Takes the scale of the settings for the step that comes next: a checkpoint may have that of
-        others. A dynamic one goes on from the checkpoint's."""
+        """Sets the scale of the settings for the next step, since a checkpoint may have that of other
+        settings. A dynamic scale continues from the checkpoint's."""
         scale = self.told(step)
         if scale is not None:
             self.scale.assign(scale)
 
     def update(self, finite: tf.Tensor, step: tf.Tensor | tf.Variable) -> None:
-        """Takes the outcome of one step: whether the reduced gradient was finite (bool scalar), and the
-        number of the step that comes next (0-based)."""
+        """Updates the scale after a step: `finite`, whether the reduced gradient was finite (bool scalar),
+        and the number of the next step (0-based)."""
         if self._by_step is not None:
             self.scale.assign(self._by_step(step))
         if not self.dynamic:
@@ -82,8 +82,8 @@ class LossScale:
 
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """Model, optimizer with its slots and step counter, loss scale, and `samples`, int64: the sequences that
-    the run has trained on, which is where in its data it stands."""
+    """Model, optimizer with its slots and step counter, loss scale, and `samples`, int64: number of sequences
+    that the run has trained on, its position in the data."""
 
     model: tf.keras.Model
     optimizer: plain_optimizers.Optimizer
@@ -123,8 +123,8 @@ _LAYER = re.compile(r"/layer_(\d+)/")
 
 
 def layer_share(decay: float, num_layers: int, name: str) -> float:
-    """Returns the share of the learning rate that a variable has with --layer_decay: of layer i of L
-    decay^(L - i), of the embeddings decay^(L + 1), of pooler and heads 1. Source: ELECTRA, arXiv
+    """Returns the share of the learning rate of a variable with --layer_decay: decay^(L - i)
+    for layer i of L, decay^(L + 1) for the embeddings, 1 for pooler and heads. Source: ELECTRA, arXiv
     2003.10555."""
     found = _LAYER.search(name)
     depth = num_layers - int(found[1]) if found else num_layers + 1 if "/embeddings/" in name else 0

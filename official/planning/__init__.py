@@ -1,1 +1,1 @@
-"""Plan of a run: sizes, FLOPs, memory and time, worked out before it."""
+"""Plan of a run: sizes, FLOPs, memory and time, computed before it starts."""

@@ -1,4 +1,4 @@
-"""A plan as a page of text."""
+"""Formats a plan as text."""
 
 from official.config.backends import BACKENDS
 
@@ -6,7 +6,7 @@ Lines = list[tuple[str, str]]
 
 
 def describe(plan: dict) -> str:
-    """Returns the plan as a page of text."""
+    """Returns the plan as text."""
     sections = {
         "Model": _model_lines(plan),
         "Batch": _batch_lines(plan),
@@ -17,7 +17,7 @@ def describe(plan: dict) -> str:
     if plan["pipeline"]:
         label = device_label(plan["strategy"])
         sections["Pipeline of a replica"] = _pipeline_lines(plan["pipeline"], label)
-        # As Graphcore's logs have it.
+        # The same format as in Graphcore's logs.
         devices = plan["pipeline"]["allocation"]
         sections["Device Allocation"] = [(part, f"--> {label} {device}") for part, device in devices]
     if plan["scaling"]:
@@ -143,7 +143,7 @@ def _work_lines(plan: dict) -> Lines:
 
 
 def _in_budget(secs: float, times: dict) -> str:
-    """Returns the steps that a time budget holds at most, at a speed."""
+    """Returns the maximum number of steps within a time budget."""
     return f"{secs / times['step_secs']:,.0f} at most, {secs * times['sequences_per_sec']:,.0f} sequences"
 
 
@@ -162,8 +162,8 @@ def _duration(secs: float) -> str:
 
 
 def _scaling_sections(scaling: dict) -> dict[str, Lines]:
-    """Returns {title: lines} of a plan's `scaling`: a line (hosts, step) each, of those that can share the
-    batch of the run, and one for all that cannot."""
+    """Returns {title: lines} of a plan's `scaling`: a line (hosts, step) for each number of hosts that can
+    share the batch of the run, and one line for all others."""
     source = "the step as measured" if scaling["source"] == "measure" else "the step by --plan_tflops"
     latency = f"{scaling['latency_usecs']:g} us a message"
     own, shared, uneven = [("assumed", f"{source}, {scaling['gbps']:g} GB/s a host, {latency}")], [], []
@@ -183,13 +183,13 @@ def _scaling_sections(scaling: dict) -> dict[str, Lines]:
 
 
 def _numbers(counts: list[int]) -> str:
-    """Returns rising numbers, the middle of many left out."""
+    """Formats sorted numbers; of many, the middle is left out."""
     shown = [f"{count:,}" for count in counts]
     return ", ".join(shown if len(shown) <= 12 else [*shown[:9], "...", *shown[-2:]])
 
 
 def _step(step: dict) -> str:
-    """Returns a step: its time, what of it is all-reduce, sequences a second, efficiency."""
+    """Formats a step: its time, the all-reduce's part of it, sequences per second, efficiency."""
     waited = step["all_reduce_secs"]
     waits = f"all-reduce {waited:.3g} s" if waited else "no all-reduce"
     rate = step["sequences_per_sec"]
@@ -203,7 +203,7 @@ def device_label(strategy: str) -> str:
 
 
 def _pipeline_lines(pipeline: dict, label: str) -> Lines:
-    """Returns (name, text) of the stages, the schedule, and what each device holds."""
+    """Returns (name, text) of the stages, the schedule, and the memory of each device."""
     schedule = pipeline["schedule"]
     others = [f"{name} {bubble:.1%}" for name, bubble in pipeline["bubbles"].items() if name != schedule]
     waits = f"{pipeline['micro_batches']:,} micro batches: devices wait {pipeline['bubble']:.1%}"
@@ -224,5 +224,5 @@ def _pipeline_lines(pipeline: dict, label: str) -> Lines:
 
 
 def _size(count: int) -> str:
-    """Returns bytes as megabytes or gigabytes."""
+    """Formats bytes as megabytes or gigabytes."""
     return f"{count / 1e9:9,.3f} GB" if count >= 1e8 else f"{count / 1e6:9,.3f} MB"

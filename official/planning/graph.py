@@ -1,4 +1,4 @@
-"""A TensorFlow graph as one list of operations, its FLOPs, and the most bytes that it has alive at once.
+"""A TensorFlow graph as one list of operations, its FLOPs, and its maximum of bytes alive at once.
 
 Calls are replaced by the functions' bodies, and loops by one iteration. The bytes alive depend on the order
 in which the operations run, and on the outputs that reuse the memory of inputs.
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 _LOOPS = {"While", "StatelessWhile"}
-# Reads of variables; any other operation that takes one may change it.
+# Reads of variables; any other operation on a variable may change it.
 _READERS = {"ReadVariableOp", "ResourceGather", *_CALLS, *_LOOPS}
 _BATCHED_PRODUCTS = {"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
 
@@ -25,9 +25,9 @@ class Node:
     Attributes:
       type: TensorFlow's name of the operation.
       inputs, outputs: numbers of tensors.
-      after: numbers of nodes that must run before, by control dependencies.
-      flops: multiplications and additions of one run, where it is a matrix product.
-      runs: times it runs in a step.
+      after: numbers of nodes that must run before this one, by control dependencies.
+      flops: multiplications and additions per run of a matrix product; 0 for others.
+      runs: number of runs per step.
     """
 
     type: str
@@ -39,10 +39,10 @@ class Node:
 
 
 class FlatGraph:
-    """A graph with function bodies in place of their calls, and one round of a loop in place of the loop.
+    """A graph with function bodies in place of their calls, and one iteration in place of each loop.
 
     Attributes:
-      nodes: in the order in which they were made.
+      nodes: in order of creation.
       tensors: (dtype, number of elements) of every tensor; resources have no elements.
       numbers: {name: number} of the tensors outside of functions.
     """
@@ -51,26 +51,26 @@ class FlatGraph:
         self.nodes: list[Node] = []
         self.tensors: list[tuple[tf.DType, int]] = []
         self.numbers: dict[str, int] = {}
-        # Number of a resource -> nodes that must run before its next change.
+        # {number of a resource: nodes that must run before its next change}
         self._users: dict[int, list[int]] = collections.defaultdict(list)
 
     def flops(self) -> int:
-        """Returns the FLOPs of all nodes in all their runs."""
+        """Returns the FLOPs of a step: of all runs of all nodes."""
         return sum(node.flops * node.runs for node in self.nodes)
 
     def add(self, graph, operations) -> None:
-        """Adds operations of a graph, in an order in which they can run."""
+        """Adds operations of a graph, in topological order."""
         self._add(graph, operations, self.numbers, 1, [])
 
     def _add(self, graph, operations, numbers: dict[str, int], runs: int, after: list[int]) -> None:
         """Adds operations of a graph or of a function's body.
 
         Args:
-          graph: what they belong to.
-          operations: in an order in which they can run.
-          numbers: {name: number} of the tensors of `graph` that are there; new ones are added to it.
-          runs: times they run in a step.
-          after: numbers of nodes that come before all of them.
+          graph: the graph or function that contains them.
+          operations: in topological order.
+          numbers: {name: number} of known tensors of `graph`; new ones are added.
+          runs: number of runs per step.
+          after: numbers of nodes that run before all of them.
         """
         made: dict[str, int] = {}  # name of an operation -> its last node
         for operation in operations:
@@ -90,7 +90,7 @@ class FlatGraph:
     def _add_operation(self, graph, operation, inputs: list[int], runs: int, after: list[int]) -> list[int]:
         if operation.type in _CALLS and not _is_compiled(operation):
             function = function_of(graph, operation, "f")
-            # This one stays a call; TensorFlow inlines others.
+            # TensorFlow inlines other calls than this one.
             is_whole = function.cached_definition.attr["_noinline"].b
             return (self._add_call if is_whole else self._add_body)(function.graph, inputs, runs, after)
         if operation.type in _LOOPS:
@@ -105,18 +105,18 @@ class FlatGraph:
         return outputs
 
     def _add_body(self, body, arguments: list[int], runs: int, after: list[int]) -> list[int]:
-        """Adds a function with its arguments in place and returns its results."""
+        """Adds the body of a function with its arguments and returns its results."""
         numbers, start = dict(zip((tensor.name for tensor in body.inputs), arguments)), len(self.nodes)
         self._add(body, body.get_operations(), numbers, runs, after)
         outputs = [numbers[tensor.name] for tensor in body.outputs]
         made = _producers(self.nodes[start:], start)
-        # The end of the call, for those who wait for it.
+        # The end of the call, for operations that depend on it.
         self.nodes.append(Node("NoOp", [], [], [made[number] for number in outputs if number in made]))
         return outputs
 
     def _add_call(self, body, arguments: list[int], runs: int, after: list[int]) -> list[int]:
-        """Adds a function that stays a call, and returns its results: it starts when it has all arguments,
-        and keeps them alive until it ends."""
+        """Adds a function that stays a call, and returns its results. It starts when all arguments are
+        available, and keeps them alive until it ends."""
         self.nodes.append(Node("NoOp", arguments, [], after))
         results = self._add_body(body, arguments, runs, [*after, len(self.nodes) - 1])
         end = len(self.nodes) - 1
@@ -156,24 +156,24 @@ class FlatGraph:
 
 
 def _producers(nodes: list[Node], start: int = 0) -> dict[int, int]:
-    """Returns {number of a tensor: number of the node that makes it}; `start` is that of the first node."""
+    """Returns {number of a tensor: number of its producer}; `start` is the number of the first node."""
     return {number: start + index for index, node in enumerate(nodes) for number in node.outputs}
 
 
 def function_of(graph, operation, attribute: str):
-    """Returns a function that an operation calls."""
+    """Returns the function that an operation calls."""
     # The public form is a protocol buffer, without shapes.
     return graph._functions[operation.get_attr(attribute).name]  # pylint: disable=protected-access
 
 
 def _is_compiled(operation) -> bool:
-    """Tells whether an operation calls a compiled function: it counts as one operation, whose intermediate
-    values are in registers."""
+    """Returns whether an operation calls a compiled function. It counts as one operation with intermediate
+    values in registers."""
     return operation.type in _CALLS and "_XlaMustCompile" in operation.node_def.attr
 
 
 def _changes_variables(graph, operation) -> bool:
-    """Tells whether an operation is the call of a compiled function that writes to variables."""
+    """Returns whether an operation calls a compiled function that writes to variables."""
     if not _is_compiled(operation):
         return False
     body = function_of(graph, operation, "f").graph
@@ -181,8 +181,8 @@ def _changes_variables(graph, operation) -> bool:
 
 
 def _kind(graph, operation) -> str:
-    """Returns the type of an operation: Identity for one that only passes memory on, and for a compiled
-    function the type of what it does."""
+    """Returns the type of an operation: Identity for one that only passes memory on; for a compiled function
+    the type of the operation that it implements."""
     if _is_compiled(operation):
         return "AssignCompiled" if _changes_variables(graph, operation) else "Compiled"
     if operation.type == "Unpack" and operation.get_attr("axis") == 0:
@@ -194,7 +194,7 @@ def _kind(graph, operation) -> str:
 
 def flops_of(operation) -> int:
     """Returns the multiplications and additions of a matrix product, or of an einsum of two factors: a loop
-    for each letter that both have or the result keeps; 0 of any other operation."""
+    for each letter that both factors share or the result keeps; 0 for any other operation."""
     if operation.type == "Einsum":
         terms, _, result = operation.get_attr("equation").decode().partition("->")
         factors = terms.split(",")
@@ -209,14 +209,14 @@ def flops_of(operation) -> int:
     return 2 * math.prod(operation.outputs[0].shape) * inner
 
 
-# Outputs that share the memory of the input of the same number, or of the only one.
+# Outputs that share the memory of the input with the same index, or of the only input.
 ALIASES = set(
     "Reshape Identity IdentityN ExpandDims Squeeze Snapshot StopGradient PreventGradient EnsureShape"
     " Bitcast".split()
 )
-# Outputs that are not the step's own: variables, constants, inputs.
+# Outputs that are not allocated by the step: variables, constants, inputs.
 _RESIDENT = {"Const", "Placeholder", "VarHandleOp", "ReadVariableOp"}
-# Kernels that write into an input of the same size and type if no other operation needs it any more.
+# Kernels that write into an input of the same size and type if no later operation reads it.
 _IN_PLACE = set(
     "Add AddN AddV2 BiasAdd Div DivNoNan Erf Exp Log LogSoftmax Maximum Minimum Mul Neg Pow RealDiv"
     " Reciprocal Relu ReluGrad Rsqrt RsqrtGrad Select SelectV2 Sigmoid SigmoidGrad Softmax"
@@ -225,7 +225,7 @@ _IN_PLACE = set(
 
 
 def execution_order(flat: FlatGraph, kept: Iterable[int]) -> list[int]:
-    """Returns the needed nodes in the order of TensorFlow's executor: first ready, first run.
+    """Returns the needed nodes in the order of TensorFlow's executor: first ready, first executed.
 
     This is not the order of the program: an operation runs as soon as its inputs are ready, long before its
     result is needed. All dropout masks are drawn, weights are cast, and an optimizer multiplies its slots
@@ -233,12 +233,12 @@ def execution_order(flat: FlatGraph, kept: Iterable[int]) -> list[int]:
 
     Args:
       flat: the graph.
-      kept: numbers of tensors that are wanted. Changes of variables are wanted, too.
+      kept: numbers of required tensors. Writes to variables are always required.
     """
     wanted = needed_nodes(flat, kept)
     producers = _producers(flat.nodes)
     followers: dict[int, list[int]] = collections.defaultdict(list)
-    waiting: dict[int, int] = {}  # node -> those before it that have not run
+    waiting: dict[int, int] = {}  # node -> number of pending predecessors
     for index in wanted:
         node = flat.nodes[index]
         needed = {producers[number] for number in node.inputs if number in producers} | set(node.after)
@@ -257,7 +257,8 @@ def execution_order(flat: FlatGraph, kept: Iterable[int]) -> list[int]:
 
 
 def needed_nodes(flat: FlatGraph, kept: Iterable[int]) -> list[int]:
-    """Returns the nodes that `kept` tensors and changes of variables need, as TensorFlow's pruning does."""
+    """Returns the nodes that `kept` tensors and writes to variables depend on, as after TensorFlow's
+    pruning."""
     producers = _producers(flat.nodes)
     changing = ("Assign", "ResourceApply", "ResourceScatter")
     found: set[int] = set()
@@ -275,20 +276,20 @@ def needed_nodes(flat: FlatGraph, kept: Iterable[int]) -> list[int]:
 def peak_bytes(flat: FlatGraph, order: list[int], kept: Iterable[int] = ()) -> int:
     """Returns the maximum number of bytes alive at once.
 
-    A tensor lives from the node that makes it to the last one that reads it. Aliases cost nothing;
-    element-wise nodes write over an input that dies with them.
+    A tensor lives from its producer to its last reader. Aliases need no memory; element-wise nodes overwrite
+    an input whose last reader they are.
 
     Args:
       flat: the graph.
-      order: its nodes in the order in which they run.
+      order: its nodes in execution order.
       kept: numbers of tensors that are read after the last node.
     """
-    reads = collections.Counter(kept)  # of a tensor, in all
+    reads = collections.Counter(kept)  # tensor -> total number of its reads
     for index in order:
         reads.update(flat.nodes[index].inputs)
-    owners: dict[int, int] = {}  # tensor -> the tensor whose memory it is in
-    left: dict[int, int] = {}  # owner -> reads that are still to come
-    sizes: dict[int, int] = {}  # owner that lives -> its bytes
+    owners: dict[int, int] = {}  # tensor -> the tensor that owns its memory
+    left: dict[int, int] = {}  # owner -> remaining reads
+    sizes: dict[int, int] = {}  # live owner -> its bytes
     live = peak = 0
     for index in order:
         node = flat.nodes[index]
@@ -322,5 +323,5 @@ def peak_bytes(flat: FlatGraph, order: list[int], kept: Iterable[int] = ()) -> i
 
 
 def aliased(node: Node, place: int) -> int:
-    """Returns the tensor that output `place` of one of `ALIASES` is another name of."""
+    """Returns the tensor that output `place` of one of `ALIASES` refers to."""
     return node.inputs[min(place, len(node.inputs) - 1)]

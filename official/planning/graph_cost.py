@@ -1,7 +1,7 @@
 """Cost of a training step, and of each stage of a model, read from the graph: FLOPs of matrix products, and
 the maximum of bytes alive at once.
 
-The graph is that of the program itself: the task's model and loss, the replica's step, the optimizer. Its
+It is the graph of the actual program: the task's model and loss, the replica's step, the optimizer. Its
 variables are symbolic and it never runs, so a large model takes no more memory than a small one.
 """
 
@@ -32,17 +32,17 @@ class PlannedTask(replica_step.Objective, Protocol):
     """The methods of a task that a plan needs."""
 
     def build_model(self) -> tf.keras.Model:
-        """Makes the model."""
+        """Builds the model."""
 
     def synthetic_dataset(self, batch_size: int, for_evaluation: bool = False) -> tf.data.Dataset:
-        """Returns random records of the shape of the training or evaluation data."""
+        """Returns random records with the shapes of the training or evaluation data."""
 
     def evaluate(self, model: tf.keras.Model, batch: dict[str, tf.Tensor]) -> tuple:
-        """Returns the terms of an evaluation of a batch."""
+        """Returns the evaluation terms of a batch."""
 
     @property
     def sequences_per_row(self) -> float | None:
-        """Returns how many sequences a packed row is expected to hold; None where every row is a sequence."""
+        """Returns the expected number of sequences per packed row; None if every row is a sequence."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,13 +50,13 @@ class Cost:
     """Cost of one optimizer step of one replica, or one batch of an evaluation.
 
     Attributes:
-      tensors, parameters: number of the model's trainable variables, and of the numbers in them.
+      tensors, parameters: number of the model's trainable variables, and their parameters.
       parameter_bytes: bytes of these variables.
       slot_bytes: bytes of the optimizer's slots.
       flops: multiplications and additions of all matrix products, forward and backward, all micro batches.
       peak_bytes: maximum of bytes alive at once, without variables: gradients and activations.
-      gradient_bytes: bytes of the variables' gradients.
-      copy_bytes: bytes of the weights' copies in the compute dtype.
+      gradient_bytes: bytes of their gradients.
+      copy_bytes: bytes of copies of the weights in the compute dtype.
     """
 
     tensors: int
@@ -70,7 +70,7 @@ class Cost:
 
     @property
     def total_bytes(self) -> int:
-        """Returns the most bytes at once."""
+        """Returns the maximum of bytes alive at once, variables included."""
         return self.parameter_bytes + self.slot_bytes + self.copy_bytes + self.peak_bytes
 
 
@@ -80,7 +80,7 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan, native_update:
     Args:
       config: the configuration; the mixed-precision policy must be that of its dtype.
       task: the task.
-      plan: the batches of the run.
+      plan: batch plan of the run.
       native_update: whether the native kernels update the weights; the blocks are plain or fused.
     """
     # Only the shapes of the data matter: one row is enough.
@@ -91,7 +91,7 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan, native_update:
     count = plan.num_accumulation_steps
 
     def accumulate_to_send(batch: replica_step.Batch, shared: replica_step.Shared) -> tuple:
-        """Accumulates gradients as one of several replicas does: cast to the all-reduce dtype and back."""
+        """Accumulates gradients for one of several replicas: cast to the all-reduce dtype and back."""
         accumulate = replica_step.one_after_the_other(config, task, state.model, count)
         gradients, sums = accumulate(batch, shared)
         sent = [tf.cast(gradient, config.allreduce_dtype) for gradient in gradients]
@@ -106,7 +106,7 @@ def step_cost(config: Config, task: PlannedTask, plan: BatchPlan, native_update:
         accumulate = accumulate_to_send if plan.num_replicas > 1 else None
         step = replica_step.make_replica_gradients(config, task, state, count, accumulate)
         with copies_lib.reading_copies(copies):
-            # There is no Python control flow here for AutoGraph to convert, and looking for it takes seconds.
+            # Without AutoGraph: there is no Python control flow, and searching for it takes seconds.
             gradients, factor, sums, norm = tf.autograph.experimental.do_not_convert(step)(batch)
         flat = FlatGraph()
         flat.add(graph, graph.get_operations())
@@ -122,7 +122,7 @@ def evaluation_cost(task: PlannedTask, rows: int) -> Cost:
 
     Args:
       task: the task; the mixed-precision policy must be that of its dtype.
-      rows: of a batch of one replica.
+      rows: rows per batch of one replica.
     """
     spec = task.synthetic_dataset(1, for_evaluation=True).element_spec
     return forward_cost(
@@ -134,8 +134,8 @@ def forward_cost(build_model: Callable[[], Any], run: Callable[[Any], Any]) -> C
     """Builds a forward pass and reads its cost.
 
     Args:
-      build_model: makes the model.
-      run: (model) -> nested tensors, all that is wanted.
+      build_model: function that builds the model.
+      run: (model) -> nested tensors, all required results.
     """
     with tf.Graph().as_default() as graph, tf.variable_creator_scope(symbolic_variable):
         model = build_model()
@@ -168,7 +168,7 @@ def _cost(variables: list, slots: Iterable, flat: FlatGraph, results: list[tf.Te
 
 
 def symbolic_batch(spec: dict[str, tf.TensorSpec], rows: int) -> dict[str, tf.Tensor]:
-    """Returns a batch of the shapes of `spec` in the graph that is being built."""
+    """Returns a batch with the shapes of `spec` in the current graph."""
     return {
         name: tf.compat.v1.placeholder(feature.dtype, [rows, *feature.shape[1:]])
         for name, feature in spec.items()
@@ -182,7 +182,7 @@ def _bytes(variables: Any) -> int:
 def _add_update(flat: FlatGraph, state: TrainState, gradients: list, factor: Any, norm: tf.Tensor) -> None:
     """Adds the update of every variable.
 
-    The native one is one operation. Otherwise TensorFlow builds one of each kind, such as
+    The native update is one operation. Otherwise TensorFlow builds one of each kind, such as
     layer_{}/output/dense/kernel, and the others are copied from it, since hundreds of equal updates would
     take longer to build than the model.
     """
@@ -190,7 +190,7 @@ def _add_update(flat: FlatGraph, state: TrainState, gradients: list, factor: Any
 
     def add(gradients: list, variables: list) -> None:
         known = len(graph.get_operations())
-        # With loss scaling the update is a branch, which starts when the norm is known to be finite.
+        # With loss scaling the update is a branch, which starts when the norm has been found finite.
         with tf.control_dependencies([norm] if state.loss_scale else []):
             state.optimizer.update(gradients, variables, factor)
         flat.add(graph, graph.get_operations()[known:])
@@ -210,9 +210,9 @@ def _add_update(flat: FlatGraph, state: TrainState, gradients: list, factor: Any
 
 
 def updates_natively(config: Config) -> bool:
-    """Tells whether a run updates its weights by the native kernels, as far as this machine can know.
+    """Returns whether a run updates its weights with the native kernels, as far as known on this machine.
 
-    A device of --plan_device is not a CPU of this machine.
+    With --plan_device, the run is not on a CPU of this machine.
     """
     names_another = (config.plan_device or "").strip().lower() in DEVICE_BYTES
     has_others = BACKENDS[config.distribution_strategy].spread_replicas
@@ -227,7 +227,7 @@ def updates_natively(config: Config) -> bool:
 
 
 def device_of(config: Config) -> str:
-    """Returns GPU or CPU: what a run of this process's devices computes on."""
+    """Returns GPU or CPU: the type of this process's devices."""
     return "GPU" if native.uses_gpus(config) else "CPU"
 
 
@@ -236,7 +236,7 @@ class StandIn:
     reads and writes the same tensors."""
 
     def __init__(self, dtype: tf.DType):
-        """Makes it; `dtype` is that of the weights' copies."""
+        """`dtype`: type of the copies of the weights."""
         self._dtype = dtype
 
     def bert_global_norm(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -267,10 +267,10 @@ class StageCost:
     """Cost of a stage of a model.
 
     Attributes:
-      flops, backward_flops: multiplications and additions of all matrix products of a pass of a micro batch.
-      kept_bytes: of a micro batch, from the forward pass to the backward pass.
-      passing_bytes: maximum of additional bytes alive while a pass runs.
-      variables: {name: bytes} of its variables.
+      flops, backward_flops: multiplications and additions of all matrix products per pass of a micro batch.
+      kept_bytes: bytes per micro batch from the forward pass to the backward pass.
+      passing_bytes: maximum of additional bytes alive during a pass.
+      variables: {name: bytes} of the stage's variables.
     """
 
     flops: int
@@ -280,19 +280,19 @@ class StageCost:
     variables: dict[str, int]
 
 
-CARRIED = ("sequence", "seen", "pooled")  # input of later stages; all other outputs are for a loss
+CARRIED = ("sequence", "seen", "pooled")  # input of later stages; all other outputs are inputs of a loss
 
 
 def stage_costs(task: PlannedTask, rows: int, trains: bool = True) -> dict[str, StageCost]:
     """Returns the cost of each stage of a task's model.
 
-    Blocks with the same attention span cost the same: one of each kind is read. The mixed-precision policy
-    must be that of the run.
+    Blocks with the same attention span cost the same: only the first of each kind is built. The
+    mixed-precision policy must be that of the run.
 
     Args:
       task: the task.
-      rows: of a micro batch.
-      trains: False for forward passes alone.
+      rows: rows per micro batch.
+      trains: False for forward passes only.
     """
     spec = task.synthetic_dataset(1, for_evaluation=not trains).element_spec
     with tf.Graph().as_default(), tf.variable_creator_scope(symbolic_variable):
@@ -302,7 +302,7 @@ def stage_costs(task: PlannedTask, rows: int, trains: bool = True) -> dict[str, 
         carried: dict[str, tf.Tensor] = {}
         costs: dict[str, StageCost] = {}
         sees_whole = {block.name: getattr(block, "sees_whole", True) for block in model.encoder.blocks}
-        alike: dict[bool, str] = {}  # {whether blocks see whole sequences: the first of them}
+        alike: dict[bool, str] = {}  # {whether blocks see whole sequences: the first such block}
         for stage, seed in zip(model.stages(), seeds):
             if sees_whole.get(stage.name) in alike:
                 first = costs[alike[sees_whole[stage.name]]]
@@ -317,7 +317,7 @@ def stage_costs(task: PlannedTask, rows: int, trains: bool = True) -> dict[str, 
 
 
 def _stand_in(value: Any) -> Any:
-    """Returns placeholder tensors of the same types and shapes."""
+    """Returns placeholder tensors with the same types and shapes."""
     return tf.nest.map_structure(lambda tensor: tf.compat.v1.placeholder(tensor.dtype, tensor.shape), value)
 
 
@@ -326,7 +326,7 @@ def _variables(stage: Stage) -> dict[str, int]:
 
 
 def _stage_cost(stage: Stage, carried: dict, features: dict, seed: Any, last: bool) -> tuple[StageCost, dict]:
-    """Returns the cost of a stage, and its outputs. `last`: whether a loss takes the outputs."""
+    """Returns the cost of a stage, and its outputs. `last`: whether the outputs are inputs of a loss."""
     graph = tf.compat.v1.get_default_graph()
     taken = {name: carried[name] for name in stage.takes}
     sources = [tensor for tensor in tf.nest.flatten(taken) if tensor.dtype.is_floating]
@@ -339,7 +339,7 @@ def _stage_cost(stage: Stage, carried: dict, features: dict, seed: Any, last: bo
     between = len(graph.get_operations())
     found = tf.nest.flatten(tape.gradient(results, [sources, list(stage.variables)], upstream))
     wanted = [tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor for tensor in found]
-    # Flattened after the backward pass, which changes calls of functions.
+    # Flattened after the backward pass, since building that changes function calls.
     flat, ends = FlatGraph(), []
     operations = graph.get_operations()
     for part in (operations[:before], operations[before:between], operations[between:]):
@@ -356,7 +356,7 @@ def _stage_cost(stage: Stage, carried: dict, features: dict, seed: Any, last: bo
         for nodes in (forward, backward)
     )
     passing = max(0, peak_bytes(flat, order, gradients) - kept)
-    kept += _bytes(results) if last else 0  # what a loss takes
+    kept += _bytes(results) if last else 0  # inputs of the loss
     return StageCost(flops, backward_flops, kept, passing, _variables(stage)), given
 
 
@@ -365,7 +365,7 @@ def _kept(flat: FlatGraph, inputs: list[int], forward: range, ends: list[int]) -
 
     Weights cast to the compute dtype are excluded: all micro batches share them.
     """
-    owner: dict[int, int] = {number: number for number in inputs}  # tensor -> whose memory it is in
+    owner: dict[int, int] = {number: number for number in inputs}  # tensor -> owner of its memory
     for index in forward:
         node = flat.nodes[index]
         if node.type in ALIASES:

@@ -15,23 +15,23 @@ from official.planning.graph_cost import PlannedTask, StageCost, stage_costs
 
 
 def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slots: float) -> dict | None:
-    """Returns the plan's `pipeline`, ready for JSON; None where the devices make none.
+    """Returns the plan's `pipeline`, JSON-serializable; None without a pipeline.
 
     Args:
       config: the configuration; the mixed-precision policy must be that of its dtype.
       task: the task.
-      batches: of the run.
-      slots: bytes of optimizer slots for a byte of parameters.
+      batches: batch plan of the run.
+      slots: bytes of optimizer slots per byte of parameters.
 
     Returns:
       stages (names of the model's stages in each), notation, devices, schedule, micro_batches, bubble,
-      bubbles ({schedule: bubble} of all that the stages and micro batches allow), in_flight (most micro
-      batches that each stage keeps), bytes_per_device, offloaded_bytes (of the optimizer's state, beside each
-      device), stage_flops ([forward, backward] of each stage and micro batch) and allocation ([part,
-      device]). A bubble is the share of time that devices wait, if only matrix products take time.
+      bubbles ({schedule: bubble} of all possible schedules), in_flight (maximum number of micro batches that
+      each stage keeps), bytes_per_device, offloaded_bytes (optimizer state in host memory, per device),
+      stage_flops ([forward, backward] of each stage and micro batch) and allocation ([part, device]). A
+      bubble is the share of time that devices wait, if only matrix products take time.
 
     Raises:
-      ConfigError: for stages, devices or micro batches that do not fit each other.
+      ConfigError: for a contradiction between stages, devices and micro batches.
     """
     if config.distribution_strategy not in PIPELINED:
         return None
@@ -42,7 +42,7 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
         [sum(costs[name].flops for name in names), sum(costs[name].backward_flops for name in names)]
         for names in plan.stages
     ]
-    bubbles = {}  # of each schedule that the devices and micro batches allow, the plan's own first
+    bubbles = {}  # per possible schedule, that of the plan first
     for schedule in dict.fromkeys((plan.schedule, *SCHEDULES[config.distribution_strategy])):
         with contextlib.suppress(ConfigError):
             plan_lib.check_micro_batches(plan.devices, schedule, plan.micro_batches, config.do_train)
@@ -81,8 +81,8 @@ def describe_pipeline(config: Config, task: PlannedTask, batches: BatchPlan, slo
 def _held(
     plan: PipelinePlan, device: int, costs: dict[str, StageCost], in_flight: list[int]
 ) -> tuple[int, int, int]:
-    """Returns the maximum bytes of a device: parameters, those of them whose slots it has, and activations.
-    An embedding table that stages on two devices share is on both, its slots only on the first."""
+    """Returns the bytes of a device: parameters, those of them whose slots it holds, and activations at their
+    maximum. An embedding table shared by stages on two devices is on both, its slots only on the first."""
     stages = [stage for stage, owner in enumerate(plan.devices) if owner == device]
     names = [name for stage in stages for name in plan.stages[stage]]
     before = [name for part in plan.stages[: stages[0]] for name in part]

@@ -47,13 +47,13 @@ def run(
     draw: Callable[[str, dict], None] | None = None,
     measure: Measure | None = None,
 ) -> str:
-    """Makes the plan, writes it to --plan_file and draws it to --plan_picture where these are set, and
-    returns it as text. Writes nothing else.
+    """Makes the plan, writes it to --plan_file and draws it to --plan_picture if set, and returns it as text.
+    Writes nothing else.
 
     Args:
       config: the frozen configuration.
-      make_task: config -> task.
-      draw: (path, plan) -> writes the picture.
+      make_task: function config -> task.
+      draw: function (path, plan) that writes the picture.
       measure: see `make_plan`.
 
     Raises:
@@ -71,28 +71,27 @@ def run(
 
 
 def make_plan(config: Config, make_task: MakeTask, measure: Measure | None = None) -> dict:
-    """Returns the plan of a run, ready for JSON.
+    """Returns the plan of a run, JSON-serializable.
 
     Args:
       config: the frozen configuration.
-      make_task: config -> task.
-      measure: (configuration, task's maker) -> seconds of real steps, for --measure.
+      make_task: function config -> task.
+      measure: function (configuration, make_task) -> seconds of real steps, for --measure.
 
     Returns:
-      Sizes in rows, steps and bytes; {step: value} has the step as text. A row is a sequence, unless rows are
-      packed; what is counted in sequences says so. `bytes` are of one replica, and their sum is the most that
-      lives at once: parameters, copies of weights in the type that is computed in, gradients and slots
-      exactly, activations from the graph (see `graph_cost`). `all_reduce_bytes` is what a replica adds to the
-      all-reduce. Activations are all else at that moment: what the backward pass or the update
-      still needs, and the gradients of a micro batch beside the accumulated ones. `expected` is None without
-      --plan_tflops, `measured` without --measure, `scaling` (see `scaling.scaling_of`) without
-      --plan_hosts. `train_steps` is None where only the training data, which are not read, say how many, and
-      of a time budget, whose `learning_rates` are by hours. A run that trains not at all has no steps,
-      gradients and slots; a batch of its evaluation or prediction stands for a step.
+      Sizes in rows, steps and bytes; {step: value} has the step as text. A row is a sequence, except for
+      packed rows; the names of numbers of sequences say so. `bytes` are per replica, and their sum is the
+      maximum alive at once: parameters, copies of weights in the compute dtype, gradients and slots exactly,
+      activations from the graph (see `graph_cost`). `all_reduce_bytes` is a replica's contribution to the
+      all-reduce. Activations include everything else at that moment: tensors kept for the backward pass or
+      the update, and the gradients of a micro batch next to the accumulated ones. `expected` is None without
+      --plan_tflops, `measured` without --measure, `scaling` (see `scaling.scaling_of`) without --plan_hosts.
+      `train_steps` is None if it depends on the training data, which are not read, and for a time budget,
+      whose `learning_rates` are by hours. A run without training has no steps, gradients and slots; a batch
+      of its evaluation or prediction stands for a step.
 
     Raises:
-      ConfigError: where batches cannot be divided, or the number of replicas does not follow from the
-        settings.
+      ConfigError: if batches cannot be divided, or the settings do not determine the number of replicas.
     """
     is_known = not config.do_train or config_lib.knows_steps(config) and not config.budget_hours
     config = config_lib.with_data(config, None if is_known else _MANY_SAMPLES)
@@ -151,7 +150,7 @@ def _priced(
 
 
 def _in_calls(config: Config) -> Config:
-    """Returns the configuration without compilation of the whole step: its graph consists of calls, and shows
+    """Returns the configuration without compilation of the whole step: its graph consists of calls and shows
     the tensors that each keeps."""
     changes = {"enable_xla": False, "kernels": "plain" if kernels_of(config) == "plain" else "fused"}
     if BACKENDS[config.distribution_strategy].whole_step:
@@ -160,8 +159,8 @@ def _in_calls(config: Config) -> Config:
 
 
 def _with_packed_rows(config: Config) -> Config:
-    """Returns a configuration whose task makes packed rows if the settings mention packing: for packed
-    records, nothing else is known before they are read."""
+    """Returns a configuration whose task makes packed rows if the settings imply packing: more about packed
+    records is unknown before they are read."""
     depth = config.max_sequences_per_pack or config.average_sequences_per_pack
     is_packed = config.task == "pretrain" and depth and not config.use_synthetic_data
     return config_lib.replaced(config, pack_on_the_fly=True) if is_packed else config
@@ -189,7 +188,7 @@ def _batch_sizes(config: Config, batches: BatchPlan) -> dict:
 
 
 def _stage_sizes(config: Config, batches: BatchPlan) -> dict[str, int] | None:
-    """Returns {step: rows of a step from there on} of --batch_warmup; None without it."""
+    """Returns {step: rows per step from then on} of --batch_warmup; None without it."""
     if not (config.batch_warmup and config.do_train):
         return None
     starts = config_lib.batch_stages(config)
@@ -225,7 +224,7 @@ def _steps(config: Config, batches: BatchPlan, is_known: bool) -> dict:
 
 
 def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
-    # A checkpoint is written from a copy: in the background, or from another device's memory.
+    # A checkpoint in the background, or of variables on other devices, is written from a copy.
     is_beside = config.async_checkpoints and not BACKENDS[config.distribution_strategy].program
     is_copied = config.do_train and (is_beside or graph_cost.device_of(config) != "CPU")
     state_bytes, sent = cost.parameter_bytes + cost.slot_bytes, tf.as_dtype(config.allreduce_dtype).size
@@ -240,7 +239,7 @@ def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
         "all_reduce_bytes": cost.parameters * sent if config.do_train else 0,
         "total_bytes": cost.total_bytes,
         "checkpoint_bytes": state_bytes,
-        "checkpoint_copy_bytes": state_bytes if is_copied else 0,  # in the host's memory
+        "checkpoint_copy_bytes": state_bytes if is_copied else 0,  # in host memory
     }
 
 
@@ -252,7 +251,7 @@ def _records(config: Config, batches: BatchPlan, is_known: bool) -> dict:
     rows = sum(steps * stage.train_batch_size for steps, stage in stages)
     sequences = sum(steps * stage.sequences_per_step for steps, stage in stages)
     evaluates = config.do_eval and config.task == "pretrain"
-    packs_here = config.pack_on_the_fly or config.pack  # a record is a sequence; else it is a row
+    packs_here = config.pack_on_the_fly or config.pack  # then a record is a sequence, otherwise a row
     return {
         "checkpoint_every_steps": config_lib.checkpoint_every_steps(config),
         "train_rows": rows,
@@ -263,8 +262,8 @@ def _records(config: Config, batches: BatchPlan, is_known: bool) -> dict:
 
 
 def learning_rates(config: Config) -> dict[str, float]:
-    """Returns {step: learning rate of the update made there} at the corners of the schedule, the middle and
-    the end."""
+    """Returns {step: learning rate of that update} at the corners of the schedule, the middle and the
+    end."""
     schedule, steps = schedules.from_config(config), config_lib.train_steps(config)
     first = config_lib.first_step(config)
     warmup_end = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0
@@ -274,7 +273,7 @@ def learning_rates(config: Config) -> dict[str, float]:
 
 
 def _rates_by_hours(config: Config) -> dict[str, float]:
-    """Returns {hours: learning rate} of a time budget at the corners of the schedule, its middle and its
+    """Returns {hours: learning rate} for a time budget, at the corners of the schedule, its middle and its
     end."""
     schedule, parts = schedules.from_config(config), config_lib.BUDGET_PARTS
     corners = {0, int(config.warmup_steps), parts // 2, parts}
@@ -291,10 +290,10 @@ def _num_hosts(config: Config) -> int:
 
 
 def planned_batches(config: Config) -> tuple[BatchPlan, Layout | None]:
-    """Returns the batches of a new run, and its layout, if it would keep one; ignores the folder of the run.
+    """Returns the batch plan of a new run, and its layout, if it keeps one; ignores the folder of the run.
 
     Raises:
-      ConfigError: where they cannot be divided, or the number of replicas does not follow from the settings.
+      ConfigError: if batches cannot be divided, or the settings do not determine the number of replicas.
     """
     replicas = strategy_lib.num_replicas(config)
     if not is_kept(config):
@@ -302,21 +301,21 @@ def planned_batches(config: Config) -> tuple[BatchPlan, Layout | None]:
     return lay_out(config, _num_hosts(config), replicas, None)
 
 
-_RECOMPUTE = config_lib.FIELDS["recompute"].choices  # each keeps less than those before it
+_RECOMPUTE = config_lib.FIELDS["recompute"].choices  # each keeps less than the previous ones
 
 
 def capacity(config: Config, rows: int, needed: list[int], bytes_with: Callable[[Config], list[int]]) -> dict:
-    """Returns the part of a plan on the devices' memory.
+    """Returns the plan's fields about device memory.
 
     Args:
-      config: of the run.
-      rows: of a replica's step.
-      needed: the most bytes at once on each device of a replica.
-      bytes_with: config -> the same with another --recompute and --num_accumulation_steps.
+      config: configuration of the run.
+      rows: rows per step of a replica.
+      needed: maximum bytes at once on each device of a replica.
+      bytes_with: function config -> `needed` with another --recompute and --num_accumulation_steps.
 
     Returns:
-      `bytes_per_device`; `device_bytes`, what one holds, `fits`, and `fits_with`, the flags of the smallest
-      change that makes it fit: None if the device is unknown, if no change is needed, and if none helps.
+      `bytes_per_device`; `device_bytes`, the capacity of a device, `fits`, and `fits_with`, the flags of the
+      smallest change that makes it fit: None if the device is unknown, no change is needed, or none helps.
     """
     found: dict = {"bytes_per_device": needed, "device_bytes": None, "fits": None, "fits_with": None}
     if config.plan_device is None:
@@ -325,7 +324,7 @@ def capacity(config: Config, rows: int, needed: list[int], bytes_with: Callable[
     found |= {"device_bytes": limit, "fits": max(needed) <= limit}
     for flags in () if found["fits"] or not config.do_train else _changes(config, rows):
         changed = config_lib.replaced(config, **flags)
-        # The devices, or the schedule of their pipeline, may not take this change.
+        # The devices, or their pipeline schedule, may not allow this change.
         with contextlib.suppress(ConfigError):
             BACKENDS[config.distribution_strategy].check(changed)
             if max(bytes_with(changed)) <= limit:
@@ -334,7 +333,7 @@ def capacity(config: Config, rows: int, needed: list[int], bytes_with: Callable[
 
 
 def _changes(config: Config, rows: int) -> Iterator[dict]:
-    """Yields changes that need less and less memory: more recomputation, then smaller micro batches."""
+    """Yields changes that need decreasing memory: more recomputation, then smaller micro batches."""
     later = _RECOMPUTE[_RECOMPUTE.index(config.recompute) + 1 :]
     for recompute in later:
         yield {"recompute": recompute}
@@ -345,28 +344,28 @@ def _changes(config: Config, rows: int) -> Iterator[dict]:
 
 def planned_files(config: Config, layout: Layout | None) -> dict | None:
     """Returns {files, streams, hosts, files_per_host} of a pre-training run; None if it reads no files, or
-    none that this machine has.
+    this machine does not have them.
 
-    A worker of the layout has files of its own; a host reads those of all workers whose micro batches it
+    Each worker of the layout has its own files; a host reads those of all workers whose micro batches it
     computes.
 
     Raises:
-      ConfigError: where hosts cannot share the files.
+      ConfigError: if the files cannot be divided among the hosts.
     """
     made_up = config.use_synthetic_data or config.generated_data or config.synthetic_input
     if config.task != "pretrain" or not config.do_train or made_up or not config.input_files:
         return None
     if is_remote(config.input_files) and "@" not in config.input_files:
-        return None  # a plan connects to nothing
+        return None  # a plan opens no connections
     try:
         count = len(find_files(config.input_files, "input_files"))
-    except ConfigError:  # of another machine
+    except ConfigError:  # files of another machine
         return None
     hosts = _num_hosts(config)
     workers = layout.workers if layout else hosts
     streams = derived.num_streams(count, config.train_batch_size, config.data_streams)
     derived.check_hosts(count, streams, workers, config.train_batch_size)
-    most = 1  # workers of a host
+    most = 1  # maximum number of workers per host
     if layout and workers != hosts and not layout.micro_batches % hosts:
         most = max(len(shares(layout, host, hosts)) for host in range(hosts))
     per_host = count // workers * most
@@ -398,11 +397,11 @@ def expected_times(plan: dict, tflops: float, gbps: float | None) -> dict:
 
 
 def measured_times(plan: dict, secs: list[float]) -> dict:
-    """Returns the time that the run takes at the median of measured steps, in seconds and in hours.
+    """Returns the duration of the run at the median of measured steps, in seconds and in hours.
 
     Args:
       plan: the plan of `make_plan` so far.
-      secs: of each step that was measured.
+      secs: seconds of each measured step.
     """
     step_secs = statistics.median(secs)
     found = {"steps": len(secs), "step_secs": step_secs, **_of_run(plan, step_secs, step_secs)}
@@ -411,11 +410,11 @@ def measured_times(plan: dict, secs: list[float]) -> dict:
 
 
 def _of_run(plan: dict, step_secs: float, compute_secs: float) -> dict:
-    """Returns the seconds of a run's training (None where only its data say how many steps it has) and
-    evaluations; `compute_secs` are those of a step that evaluations have a share of."""
+    """Returns the seconds of a run's training (None if the number of steps depends on its data) and
+    evaluations; `compute_secs` is the compute time of a step, of which an evaluation batch takes a share."""
     trains = plan["train_steps"] != 0
-    # A forward pass is a third of a step: the backward pass has two products for each of the forward pass,
-    # and one more where blocks are computed again.
+    # A forward pass is a third of a step: the backward pass has two matrix products for each one of the
+    # forward pass, and one more for recomputed blocks.
     passes = 1 if not trains else 4 if plan["recompute"] == "block" else 3
     sequence_secs = compute_secs / plan["sequences_per_step"] / passes
     evaluations = len(plan["eval_steps"]) if trains else 1

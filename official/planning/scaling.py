@@ -1,4 +1,4 @@
-"""Predicts the time of a step for a number of hosts from the time of one replica."""
+"""Predicts the time of a step on several hosts from the time of one replica."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from official.config import Config, ConfigError, values
 from official.config.backends import BACKENDS
 from official.distribution.strategy import planned_replicas
 
-_LATENCY_USECS = 10.0  # of a message between hosts: an assumption
-_LOCAL_LATENCY = 0.1  # of that, inside a host
+_LATENCY_USECS = 10.0  # per message between hosts: an assumption
+_LOCAL_LATENCY = 0.1  # factor for messages inside a host
 
 
 class Network(NamedTuple):
@@ -22,14 +22,14 @@ class Network(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Cost of a step of one replica alone.
+    """Cost of a step of a single replica.
 
     Attributes:
-      row_secs: forward and backward pass of a row.
+      row_secs: seconds of the forward and backward pass per row.
       fill: micro batches that a pipeline loses while it fills and drains; 0 without one.
-      gradient_bytes: that a replica adds to the all-reduce.
-      packs: all-reduces of the gradients in a step.
-      small_sums: all-reduces of a few numbers that a step waits for.
+      gradient_bytes: a replica's contribution to the all-reduce.
+      packs: number of gradient all-reduces per step.
+      small_sums: number of all-reduces of a few numbers that block a step.
     """
 
     row_secs: float
@@ -50,7 +50,7 @@ def ring_secs(network: Network, hosts: int, num_bytes: float) -> float:
     """Returns the seconds of an all-reduce: one ring through all replicas, which crosses each host's link
     once.
 
-    In each of its 2 (n - 1) rounds every replica sends a part of n.
+    In each of its 2 (n - 1) rounds every replica sends one n-th of the data.
     Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
     """
     replicas = hosts * network.replicas_per_host
@@ -59,15 +59,15 @@ def ring_secs(network: Network, hosts: int, num_bytes: float) -> float:
 
 
 def step_time(work: Work, network: Network, hosts: int, batch: Batch) -> dict[str, float]:
-    """Returns {part: seconds} of a step, `step_secs` in all.
+    """Returns {part: seconds} of a step; their sum is `step_secs`.
 
-    Micro batches follow each other. The gradients are summed once a step, after the last of them.
+    Micro batches run one after the other. The gradients are summed once per step, after the last one.
 
     Args:
-      work: of a replica.
+      work: cost of a replica's step.
       network: the links of the replicas.
-      hosts: how many.
-      batch: of a replica.
+      hosts: number of hosts.
+      batch: batch of a replica.
     """
     compute = (batch.accumulation + work.fill) * batch.rows * work.row_secs
     gradients = work.packs * ring_secs(network, hosts, work.gradient_bytes / work.packs)
@@ -76,13 +76,13 @@ def step_time(work: Work, network: Network, hosts: int, batch: Batch) -> dict[st
 
 
 def divided(rows: int, replicas: int, most_rows: int) -> Batch | None:
-    """Returns the batch of each replica when a step's rows are redistributed: micro batches of the old size,
-    or the next smaller divisor. None if the rows cannot be distributed evenly.
+    """Returns the batch of each replica when a step's rows are redistributed: micro batches of the previous
+    size, or the next smaller divisor. None if the rows cannot be distributed evenly.
 
     Args:
-      rows: of a step of all replicas.
-      replicas: how many there are now.
-      most_rows: of a micro batch.
+      rows: rows per step of all replicas.
+      replicas: new number of replicas.
+      most_rows: maximum rows of a micro batch.
     """
     if rows % replicas:
         return None
@@ -92,24 +92,24 @@ def divided(rows: int, replicas: int, most_rows: int) -> Batch | None:
 
 
 def scaling_of(config: Config, plan: dict) -> dict | None:
-    """Returns the plan's `scaling`, ready for JSON; None without --plan_hosts.
+    """Returns the plan's `scaling`, JSON-serializable; None without --plan_hosts.
 
-    A host is what the plan describes, or its part of one process where it describes several.
+    A host is the run of the plan, or one process of it if the plan has several.
 
     Args:
-      config: of the run.
+      config: configuration of the run.
       plan: the plan of `plan.make_plan` so far.
 
     Returns:
-      What was assumed; `sharing`, the numbers of hosts that can share the batch of the run out evenly; and
-      `hosts`, a row for each number of them: `hosts`, `replicas`, and what a step is with the batch of each
-      host as it is (`same_share`: it grows in all) and with the batch of the run (`same_batch`: it is shared
-      out anew, None where that is not even). Of each: sizes, seconds (see `step_time`), `sequences_per_sec`,
-      `train_secs` of the run's sequences, and `efficiency`, the sequences a second over those of as many
-      single hosts.
+      The assumptions; `sharing`, the numbers of hosts that can share the batch of the run evenly; and
+      `hosts`, a row for each number of hosts: `hosts`, `replicas`, and a step with a constant batch per host
+      (`same_share`: the global batch grows) and with the batch of the run (`same_batch`: it is redistributed,
+      None if that is not even). For each step: sizes, seconds (see `step_time`), `sequences_per_sec`,
+      `train_secs` of the run's sequences, and `efficiency`, the throughput relative to as many independent
+      hosts.
 
     Raises:
-      ConfigError: where the all-reduce alone would take longer than the step that was measured.
+      ConfigError: if the all-reduce alone would take longer than the measured step.
     """
     if config.plan_hosts is None:
         return None
@@ -162,16 +162,16 @@ def scaling_of(config: Config, plan: dict) -> dict | None:
 
 
 def work_of(config: Config, plan: dict, network: Network) -> Work:
-    """Returns the cost of a step of one replica alone: by the step that was measured, else by --plan_tflops.
+    """Returns the cost of a step of a single replica, from the measured step, otherwise from --plan_tflops.
 
-    A pipeline of k micro batches takes k + fill times as long as its busiest device for one: the bubble of
-    its schedule is what both make together.
+    A pipeline of k micro batches takes (k + fill) times the time of its busiest device for one. `fill` and
+    the imbalance of the devices together make the bubble of its schedule.
 
     Raises:
-      ConfigError: where the all-reduce alone would take longer than the step that was measured.
+      ConfigError: if the all-reduce alone would take longer than the measured step.
     """
     accumulation, pipeline = plan["num_accumulation_steps"], plan["pipeline"]
-    imbalance, fill = 1.0, 0.0  # work of a replica's busiest device over the mean
+    imbalance, fill = 1.0, 0.0  # work of a replica's busiest device, relative to the mean
     if pipeline is not None:
         flops = [0.0] * len(pipeline["bytes_per_device"])
         for device, passes in zip(pipeline["devices"], pipeline["stage_flops"]):
@@ -186,7 +186,7 @@ def work_of(config: Config, plan: dict, network: Network) -> Work:
         fill=fill,
         gradient_bytes=gradient_bytes,
         packs=math.ceil(gradient_bytes / pack_bytes) if pack_bytes else 1,
-        # The weights of the losses, the metrics, and the sequences of packed rows.
+        # All-reduces of the loss weights, the metrics, and the numbers of sequences of packed rows.
         small_sums=(config.loss_normalization == "global") + sums_apart + (plan["sequences_per_row"] != 1),
     )
     if not plan["measured"]:

@@ -1,1 +1,1 @@
-"""Metrics, progress, result and report of a run: everything that its user sees."""
+"""Metrics, progress, result and report of a run: its whole output for the user."""

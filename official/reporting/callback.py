@@ -1,7 +1,6 @@
-"""Events of a run, in the order in which they come, and the interface of the callbacks that receive them.
+"""Events of a run, in chronological order, and the interface of the callbacks that receive them.
 
-A run knows no callback by name. A callback overrides the events that it needs; the others do nothing.
-All counts of data are in sequences.
+A callback overrides the events that it needs; the others do nothing. All counts of data are in sequences.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ class Start:
     """A run starts or resumes: everything is compiled, no data has been read.
 
     Attributes:
-      step, samples: updates done and sequences trained on before.
+      step, samples: updates done and sequences trained on so far.
       last_step: the last update of the run; `step` if nothing is left to train; None with a time budget.
       tensors: names of the model's weights.
-      process_started: when this process began, seconds since 1970.
+      process_started: start of this process, in seconds since 1970.
       caches_dropped: whether the data were dropped from the system's cache.
     """
 
@@ -31,12 +30,12 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """The data are found and the model has its weights; nothing is compiled yet.
+    """The data files are known and the model has its weights; nothing is compiled yet.
 
     Attributes:
-      data_secs: seconds that finding the data took, of fine-tuning also reading and cutting them.
-      devices: where each replica is, such as GPU 0.
-      allocation: (part of the model, where it is) of a pipeline; empty where each replica has one device.
+      data_secs: seconds for listing the data files; for fine-tuning also for reading and tokenizing them.
+      devices: device of each replica, such as GPU 0.
+      allocation: (part of the model, device) for a pipeline; empty if each replica has one device.
     """
 
     data_secs: float
@@ -46,15 +45,15 @@ class Built:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The outcome of an evaluation of the whole set.
+    """Result of an evaluation of the whole set.
 
     Attributes:
-      step, samples: updates done and sequences trained on before it.
+      step, samples: updates done and sequences trained on before the evaluation.
       sequences: sequences evaluated.
       values: {name: number}, `samples` first; a number may be NaN or infinite.
       target_metric: name of the main metric.
       target: its value in --stop_threshold; None if unset.
-      secs: seconds that it took.
+      secs: duration in seconds.
     """
 
     step: int
@@ -68,7 +67,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """The end of the training, whatever the reason.
+    """The end of the training, for any reason.
 
     Attributes:
       status, reason: as in result.json.
@@ -82,59 +81,59 @@ class End:
 
 
 class Callback:
-    """Receives every event of a run. A run that only evaluates has the same events, without those of
+    """Receives every event of a run. A run that only evaluates has the same events, except those of
     training."""
 
     def on_built(self, built: Built) -> None:
         """The model is built."""
 
     def on_compiling(self, done: int, graphs: int, secs: float) -> None:
-        """`done` of the graphs that are compiled before the run starts are finished, after `secs`; the first
-        call has 0."""
+        """`done` of the `graphs` compiled before the run starts are finished, after `secs` seconds; the first
+        call has done=0."""
 
     def on_start(self, start: Start) -> None:
         """The run starts or resumes."""
 
     def on_training(self, step: int, samples: int, planned: int | None) -> None:
         """A block of training begins after `step` updates and `samples` sequences; `planned` sequences follow
-        before the next evaluation or the end; None if a time budget may end the run before."""
+        before the next evaluation or the end; None if a time budget may end the run earlier."""
 
     def on_call(self, step: int) -> None:
-        """The devices are about to run some steps after `step` updates."""
+        """A device call with several steps is about to start, after `step` updates."""
 
     def on_first_step(self, step: int, secs: float) -> None:
-        """This process has done its first step, which has compiled the others, `secs` after it was
-        started."""
+        """The first step of this process is done, which includes compilation, `secs` seconds after the start
+        of the process."""
 
     def on_steps(self, step: int, values: dict) -> None:
-        """More steps are done, after the first one; `values` are those of the interval so far."""
+        """More steps are done after the first one; `values` are those of the open interval."""
 
     def on_interval(self, step: int, values: dict) -> None:
         """An interval is done. `values`: {name: number}, `samples` first; NaN in the last one of a run that
         fails."""
 
     def on_open_interval(self, step: int, steps: int, values: dict) -> None:
-        """A signal interrupted an interval after `steps` of its steps. `values` are those of `on_interval` so
-        far; the resumed run reports the whole interval."""
+        """A signal interrupted an interval after `steps` steps. `values` are those of `on_interval` so far;
+        the resumed run reports the whole interval."""
 
     def on_evaluation_start(self, step: int, samples: int) -> None:
         """An evaluation begins."""
 
     def on_evaluation_stop(self, step: int, samples: int) -> None:
-        """An evaluation ended or was interrupted; its outcome is not known yet."""
+        """An evaluation ended or was interrupted; its result is not known yet."""
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        """An evaluation has this outcome."""
+        """An evaluation is done."""
 
     def on_checkpoint(self, step: int) -> None:
         """The state is about to be saved. Callbacks flush their files first, so that these reach up to the
         checkpoint."""
 
     def on_end(self, end: End) -> None:
-        """The training is over; its files are complete."""
+        """The training has ended; its files are complete."""
 
     def on_result(self, status: str, result: dict) -> None:
-        """The run has this result, which result.json holds."""
+        """The result is final and saved in result.json."""
 
     def close(self) -> None:
         """The process leaves the run, also after an error. May be called twice."""

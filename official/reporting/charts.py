@@ -1,4 +1,4 @@
-"""Charts as data: curves, levels, marks and bars of one run or several.
+"""Charts as data: curves, horizontal and vertical lines, and bars of one or several runs.
 
 The page's template draws what `draw` returns, in an SVG that stretches to its width; `plots.draw_chart` draws
 a `Chart` with matplotlib.
@@ -28,12 +28,11 @@ if TYPE_CHECKING:
 
 
 def bars(rows: Sequence[tuple], legend: Mapping[str, str] | None = None) -> dict | None:
-    """Returns bars for the page, from top to bottom, the longest as wide as the page; None if all are empty.
+    """Returns bars for the page, from top to bottom, the longest at full width; None if all are empty.
 
     Args:
-      rows: (name, parts from left to right, text of its number); a part is its name, its value, at least 0,
-        and its colour as CSS takes it.
-      legend: {name of a part: its colour}, explained above them.
+      rows: (name, parts from left to right, label with the number); a part is (name, value >= 0, CSS colour).
+      legend: {name of a part: its colour}, shown above the bars.
     """
     longest = max((sum(value for _, value, _ in parts) for _, parts, _ in rows), default=0)
     keys = [("", color, name, "") for name, color in (legend or {}).items()]
@@ -45,12 +44,12 @@ class Curve:
     """A line of a chart.
 
     Attributes:
-      name: in the legend; empty for none.
-      points: (x, y), sorted; None and what is not finite interrupt the line.
-      color: as CSS takes it.
-      value: what the legend says behind the name.
+      name: name in the legend; empty to leave it out.
+      points: (x, y), sorted; None and non-finite values interrupt the line.
+      color: CSS colour.
+      value: text after the name in the legend.
       kind: line, faint (raw values behind a line), dots (a line with its points) or dashed.
-      dashes: in matplotlib's form, for more runs than colours; the page does not use them.
+      dashes: matplotlib's dash pattern, if there are more runs than colours; not used by the page.
     """
 
     name: str
@@ -72,8 +71,8 @@ class Chart:
     levels: list[tuple[str, float, str]] = dataclasses.field(default_factory=list)
     marks: Sequence[tuple[str, float, str]] = dataclasses.field(default_factory=list)
     x_name: str = "step"
-    x_last: float | None = None  # unset: that of the last point
-    may_cut: bool = False  # whether a few huge values may lie above the axis
+    x_last: float | None = None  # None: x of the last point
+    may_cut: bool = False  # whether a few huge values may exceed the axis
 
     @property
     def values(self) -> list[float]:
@@ -101,14 +100,14 @@ class Chart:
 # Axes
 
 
-_CUT = 3.0  # the vertical axis ends at this multiple of what most values reach
+_CUT = 3.0  # the vertical axis ends at this multiple of the range of most values
 
 
 def vertical_range(
     values: Sequence[float], levels: Sequence[float] = (), may_cut: bool = False
 ) -> tuple[float, float, bool]:
-    """Returns the range of the vertical axis, and whether some values lie above it, so that a few huge ones
-    do not flatten the rest.
+    """Returns the range of the vertical axis, and whether some values exceed it, so that a few huge ones do
+    not flatten the rest.
 
     The axis includes 0 if that takes less than 60 % of the height.
     """
@@ -141,14 +140,14 @@ def nice_ticks(low: float, high: float, count: int, whole: bool = False) -> list
 # SVG
 
 
-_WIDTH, _HEIGHT = 1000, 400  # of the drawing's own units
-_MAX_POINTS = 240  # of a line; a faint line has twice as many
+_WIDTH, _HEIGHT = 1000, 400  # in SVG user units
+_MAX_POINTS = 240  # per line; twice as many for a faint line
 
 
 def draw(chart: Chart) -> dict | None:
-    """Returns the chart as the page's template draws it; None where it has no finite value.
+    """Returns the chart as data for the page's template; None without finite values.
 
-    Lines keep their width however the drawing is stretched: `vector-effect`, in the page's style.
+    Lines keep their width when the drawing is stretched: `vector-effect` in the page's style.
     """
     values, last = chart.values, chart.last
     if not values:
@@ -194,7 +193,7 @@ def _short(value: float) -> str:
 
 
 def _strokes(points: Points) -> Iterator[tuple[float, float, bool, bool]]:
-    """Yields (x, y, whether a line starts here, whether it also ends here) of the finite points; a single
+    """Yields (x, y, whether a line starts here, whether it also ends here) for the finite points; an isolated
     point is drawn as a dot."""
     finite = [is_finite(y) for _, y in points]
     for (x, y), before, after in zip(points, [False, *finite], [*finite[1:], False]):
@@ -223,18 +222,18 @@ def run_charts(metrics: list[dict], result: TrainResult, looks_ahead: bool = Tru
     Args:
       metrics: lines of metrics.jsonl; any value may be missing or None.
       result: the `TrainResult`.
-      looks_ahead: whether future learning rates are drawn, too.
+      looks_ahead: whether future learning rates are drawn.
     """
     last = max((line["step"] for line in metrics), default=0)
     rates = _learning_rate(metrics, result, last, looks_ahead)
     charts = [_loss(metrics), _metric(metrics, result), *([rates] if rates else []), *_other_charts(metrics)]
-    # All end with the last step, except those with future learning rates.
+    # All end at the last step, except the chart with future learning rates.
     ends = ([x for each in chart.curves for x, _ in each.points[-1:]] for chart in charts)
     return [dataclasses.replace(chart, x_last=max([last, *own])) for chart, own in zip(charts, ends)]
 
 
 def _curves(points: Points, name: str, color: str, digits: int) -> list[Curve]:
-    """A line; with many points, a moving mean in front of the faint raw values."""
+    """Returns a line; with many points, a moving mean in front of the faint raw values."""
     if not points:
         return []
     if len(points) < MIN_SMOOTHED:
@@ -279,7 +278,7 @@ def _metric(metrics: list[dict], result: TrainResult) -> Chart:
 
 
 def _learning_rate(metrics: list[dict], result: TrainResult, last: int, looks_ahead: bool) -> Chart | None:
-    """The learning rates of the schedule, future ones dashed; nothing for an evaluation or an old result
+    """Returns the learning rates of the schedule, future ones dashed; None for an evaluation or an old result
     without them. Without `looks_ahead`, the rates are those of the metrics."""
     known = sorted((int(step), rate) for step, rate in result.learning_rates.items())
     if not known:
@@ -300,7 +299,7 @@ def _learning_rate(metrics: list[dict], result: TrainResult, last: int, looks_ah
 
 
 def _other_charts(metrics: list[dict]) -> list[Chart]:
-    """Returns the charts that only some runs have, such as those that scale their losses."""
+    """Returns the charts that only some runs have, such as the loss scale."""
     names = ("gradient_norm", "sequences_per_sec", "loss_scale", "skipped_steps")
     norms, speeds, scales, skips = (curve(metrics, "train", name) for name in names)
     found = []
@@ -332,7 +331,7 @@ _DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)))
 
 
 def look(number: int) -> tuple[str, Any]:
-    """Returns (colour, dashes) of a run by its number."""
+    """Returns (colour, dashes) for the run with this number."""
     lap, color = divmod(number, len(palette.COLORS))
     return palette.COLORS[color], _DASHES[lap % len(_DASHES)]
 
@@ -349,9 +348,9 @@ def compared_charts(
     Args:
       runs: {name: lines of metrics.jsonl}.
       metrics: the score of each run.
-      target: of the score, a level; None where there is none.
+      target: target score, drawn as a horizontal line; None for no line.
       over: step or samples.
-      with_training: whether the curves of the training are drawn, too, faint.
+      with_training: whether the training curves are also drawn, faint.
     """
     title, unit = metric_title(metrics[0]) if len(set(metrics)) == 1 else ("Score", "of each task")
     both = "nats; evaluation strong, training faint"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 ACCURACY = "mlm_accuracy"
-# Settings on the folder and the output of a run. The model's sizes are compared instead of its file.
+# Settings for the folder and the output of a run. The model's sizes are compared instead of its file.
 _LEFT_OUT = ("model_dir", "wandb", "plan", "mllog_", "submission_", "verbosity", "bert_config_file")
 
 
@@ -41,13 +41,13 @@ class Run:
 
     Attributes:
       name: the shortest end of the folder's path that distinguishes it from the others.
-      folder: the path that was given.
-      settings: the saved configuration, the model's sizes as model.NAME; empty where there is none.
+      folder: path as given.
+      settings: the saved configuration, the model's sizes as model.NAME; empty if none was saved.
       metrics: lines of metrics.jsonl.
-      result: of result.json; empty while the run is in progress or after it was killed.
-      log_path: of its MLPerf log.
-      events: of the MLPerf log; empty if there is none, or if another run has the same log.
-      notes: doubts about these, a sentence each.
+      result: content of result.json; empty while the run is in progress or after it was killed.
+      log_path: path of its MLPerf log.
+      events: events of the MLPerf log; empty if there is none, or if another run has the same log.
+      notes: warnings about these, one sentence each.
     """
 
     name: str
@@ -61,8 +61,8 @@ class Run:
 
 
 def read_runs(folders: list[str]) -> list[Run]:
-    """Reads the folders of runs. Runs that share one MLPerf log get no events: the log holds only the last of
-    them, which is unknown.
+    """Reads the folders of runs. Runs that share one MLPerf log get no events, since the log holds only the
+    last of them, which is unknown.
 
     Raises:
       ConfigError: naming a folder that is missing, holds no run or is given twice.
@@ -103,15 +103,15 @@ def _read_run(folder: str, name: str) -> Run:
 
 
 def _read_settings(path: str) -> dict:
-    """Returns a saved configuration, the model's sizes as model.NAME; {} where there is none. Raises
-    ConfigError where it is damaged."""
+    """Returns a saved configuration, the model's sizes as model.NAME; {} for a missing file. Raises
+    ConfigError for a damaged one."""
     if not tf.io.gfile.exists(path):
         return {}
     settings = json_files.read_json(path)
     model = json_files.expect(settings, "model", (dict, type(None)), path, default=None) or {}
     settings.pop("model", None)
     for name, value in settings.items():
-        if name in config_lib.FIELDS:  # others are of another version
+        if name in config_lib.FIELDS:  # skips settings of other versions
             config_lib.FIELDS[name].checked(value, path)
     config_lib.checked_sizes(model, f"{path}: model")
     return settings | {f"model.{key}": value for key, value in model.items()}
@@ -136,15 +136,15 @@ def short_names(folders: list[str]) -> list[str]:
 
 
 def compare(runs: list[Run], target: float | None = None) -> dict:
-    """Returns the comparison of runs as a dict that JSON can hold.
+    """Returns the comparison of runs as a JSON-serializable dict.
 
     Args:
-      runs: of `read_runs`.
-      target: of the main metric; None for each run's own stop_threshold.
+      runs: runs from `read_runs`.
+      target: target of the main metric; None for each run's own stop_threshold.
 
     Returns:
       {"settings": names of the settings that differ, "runs": a dict for each run, see `summarize`, "notes":
-      of all runs}.
+      warnings of all runs}.
     """
     names, rows = differing_settings(runs), []
     for run in runs:
@@ -155,26 +155,25 @@ def compare(runs: list[Run], target: float | None = None) -> dict:
 
 
 def _notes_on_data(runs: list[Run], differing: list[str]) -> list[str]:
-    """Returns doubts about the data of runs, a sentence each, that no setting of those that differ tells."""
+    """Returns warnings about differing data that the differing settings do not show, one sentence each."""
     changed = [run.name for run in runs if run.result.get("data_changed")]
-    notes = [f"{', '.join(changed)} went on with other data than at the beginning."] if changed else []
+    notes = [f"{', '.join(changed)} resumed with data other than those at its start."] if changed else []
     if any(name in config_lib.FIELDS and config_lib.FIELDS[name].files for name in differing):
         return notes
-    digests: dict[str, dict[str, str]] = {}  # by split and run
+    digests: dict[str, dict[str, str]] = {}  # {split: {run: digest}}
     for run in runs:
         for split, facts in (run.result.get("data") or {}).items():
             if isinstance(facts, dict) and facts.get("sha256"):
                 digests.setdefault(split, {})[run.name] = facts["sha256"]
     for split, by_run in digests.items():
         if len(set(by_run.values())) > 1:
-            told = f"the files of {split} have the same names in these settings, and other content"
-            notes.append(f"{', '.join(by_run)}: {told}.")
+            problem = f"the files of {split} have the same names in these settings, but different content"
+            notes.append(f"{', '.join(by_run)}: {problem}.")
     return notes
 
 
 def differing_settings(runs: list[Run]) -> list[str]:
-    """Returns the names of the settings that are not the same in all runs, in the order of the
-    configuration."""
+    """Returns the names of the settings that differ between runs, in the order of the configuration."""
     known = dict.fromkeys([*config_lib.FIELDS, *(name for run in runs for name in run.settings)])
     known_runs = [run for run in runs if run.settings]
     return [
@@ -185,22 +184,22 @@ def differing_settings(runs: list[Run]) -> list[str]:
 
 
 def setting(run: Run, name: str) -> Any:
-    """Returns a setting of a run; a run older than the setting has the default."""
+    """Returns a setting of a run; the default if the run is older than the setting."""
     default = config_lib.FIELDS[name].default if run.settings and name in config_lib.FIELDS else None
     return run.settings.get(name, default)
 
 
 def summarize(run: Run, target: float | None = None) -> dict:
-    """Returns the numbers of a run, None where it has none.
+    """Returns the numbers of a run, None for missing ones.
 
     Args:
       run: the run.
-      target: of the metric that counts; None for the run's own stop_threshold.
+      target: target of the main metric; None for the run's own stop_threshold.
 
     Returns:
-      metric: see `metric_of`; target; target_step, target_samples and target_secs (since run_start): where an
-      evaluation first reached it; step, eval_loss (nats) and eval_accuracy, of the metric: the last ones;
-      best_accuracy; sequences_per_sec; status, "unfinished" without a result.
+      metric: see `metric_of`; target; target_step, target_samples and target_secs (since run_start): position
+      of the first evaluation that reached it; step, eval_loss (nats) and eval_accuracy, the metric's last
+      values; best_accuracy; sequences_per_sec; status, "unfinished" without a result.
     """
     target, metric = run_target(run, target), metric_of(run)
     evaluations = [line for line in run.metrics if line["split"] == "eval"]
@@ -226,18 +225,18 @@ def summarize(run: Run, target: float | None = None) -> dict:
 
 
 def metric_of(run: Run) -> str:
-    """Returns the main metric: masked-LM accuracy, or the task's once the run has a result."""
+    """Returns the main metric: masked-LM accuracy, or the task's metric if the run has a result."""
     return run.result.get("target_metric") or ACCURACY
 
 
 def run_target(run: Run, target: float | None) -> float | None:
-    """Returns `target`, or the run's own where that is None."""
+    """Returns `target`, or the run's own target if it is None."""
     return run.settings.get("stop_threshold") if target is None else target
 
 
 def _secs_until(events: list[dict], samples: int | None) -> float | None:
-    """Returns the seconds from run_start to the accuracy of the evaluation at `samples`; None where one of
-    them is not known."""
+    """Returns the seconds from run_start to the accuracy of the evaluation at `samples`; None if either is
+    unknown."""
     times: dict[str, list[int]] = {"run_start": [], "eval_accuracy": []}
     for event in events if samples is not None else ():
         at = event["metadata"]
@@ -251,15 +250,15 @@ def _secs_until(events: list[dict], samples: int | None) -> float | None:
 # Table
 
 
-# Wider tables wrap in a terminal: more settings than this get a table of their own, a row each.
+# Wider tables wrap in a terminal: more settings than this get a separate table, one row each.
 _MAX_SETTINGS = 5
 _HEADER_WIDTH, _VALUE_WIDTH = 10, 24
 _NUMBER = re.compile(rf"{DASH}|-?[\d,.]+(e[-+]?\d+)?")
 
 
 def format_comparison(comparison: dict) -> str:
-    """Formats the comparison of `compare` as text: a row for each run; settings in a table of their own
-    where many differ."""
+    """Formats the comparison of `compare` as text: one row per run; many differing settings become a separate
+    table."""
     runs, names = comparison["runs"], comparison["settings"]
     settings = {name: short_values([run["settings"][name] for run in runs]) for name in names}
     column, results = ("run", [run["run"] for run in runs]), _result_columns(runs)
@@ -294,8 +293,7 @@ def _result_columns(runs: list[dict]) -> list[tuple[str, list[str]]]:
 
 
 def short_values(values: list) -> list[str]:
-    """Returns settings as short text: without the folders that paths share, and only the ends of what is
-    still long."""
+    """Returns settings as short text: without folders that paths share, and of long ones only the end."""
     texts = [setting_text(value, DASH) for value in values]
     while all("/" in text.strip("/") for text in texts) and len({text.split("/")[0] for text in texts}) == 1:
         texts = [text.split("/", 1)[1] for text in texts]
@@ -306,8 +304,8 @@ def format_table(columns: list[tuple[str, list[str]]]) -> str:
     """Returns aligned text.
 
     Args:
-      columns: (title, cells). Titles are broken at underscores and spaces over several lines. Columns of
-        numbers and dashes stand at the right, others at the left.
+      columns: (title, cells). Titles are broken into lines at underscores and spaces. Columns of numbers and
+        dashes are right-aligned, others left-aligned.
     """
     headers = [_broken(title) for title, _ in columns]
     depth = max(map(len, headers))
@@ -337,12 +335,12 @@ _MAX_LABEL, _MAX_CAPTION = 26, 150  # characters
 
 
 def plot_comparison(runs: list[Run], target: float | None = None) -> Figure:
-    """Draws the loss and the main metric of all runs over sequences: evaluations strong, training faint, a
+    """Draws the loss and the main metric of all runs over sequences: evaluations strong, training faint, one
     colour per run.
 
     Args:
-      runs: of `comparison.read_runs`.
-      target: of the metric, drawn as a line; None for the runs' stop_threshold where it is the same.
+      runs: runs from `comparison.read_runs`.
+      target: target of the metric, drawn as a line; None for the runs' stop_threshold if it is the same.
 
     Returns:
       A figure with two axes.

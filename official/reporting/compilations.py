@@ -27,7 +27,7 @@ _LAYOUT = re.compile(
     r"struct PointSet { \S*string metric_name; std::vector<std::unique_ptr<Point>> points; };.*"
     r"struct CollectedMetrics { \S*map<.*?> metric_descriptor_map; \S*map<.*?> point_set_map; };"
 )
-# Its name says that the C++ library is GCC's.
+# The mangled name implies GCC's C++ library.
 _OF_GCC = (
     "_ZN3tsl10monitoring18CollectionRegistry8RegisterEPKNS0_17AbstractMetricDef"
     "ERKSt8functionIFvNS0_21MetricCollectorGetterEEE"
@@ -35,7 +35,7 @@ _OF_GCC = (
 
 
 class Compilations(NamedTuple):
-    """Number of functions that XLA has compiled, counted per argument shape, and the seconds that it took."""
+    """Number of functions that XLA has compiled, counted per argument shape, and its duration in seconds."""
 
     functions: int
     secs: float
@@ -56,7 +56,7 @@ def compilations() -> Compilations | None:
     registry.restype = ctypes.c_void_p
     collect.argtypes, collect.restype = [ctypes.c_void_p] * 3, None
     collected, descriptors = ctypes.c_void_p(), ctypes.c_bool(False)
-    # An object is returned through a first argument. Its some 100 KB are never given back.
+    # An object is returned through a first argument. Its memory, about 100 KB, is never freed.
     collect(ctypes.addressof(collected), registry(), ctypes.addressof(descriptors))
     if not collected.value:
         return None
@@ -65,7 +65,7 @@ def compilations() -> Compilations | None:
 
 @functools.lru_cache
 def _lies_as_here() -> bool:
-    """Tells whether TensorFlow's header has the structures that `_total` reads."""
+    """Returns whether TensorFlow's header has the structures that `_total` reads."""
     for folder in ("", "xla"):
         with contextlib.suppress(OSError):
             path = os.path.join(tf.sysconfig.get_include(), folder, _HEADER)
@@ -77,14 +77,14 @@ def _lies_as_here() -> bool:
 
 
 def _total(collected: int, name: bytes) -> int:
-    """Returns the sum of the points of a metric, a counter, in a CollectedMetrics at that address: two maps,
-    of which the second is {name: pointer to a PointSet}."""
-    node = _word(collected + 48 + 16)  # the root; a map is a comparison, a node, and a size
-    while node:  # colour, parent, left, right; key: address and length of its text, 16 bytes more; value
+    """Returns the sum of the points of a counter metric in the CollectedMetrics at an address: two maps, the
+    second of which is {name: pointer to a PointSet}."""
+    node = _word(collected + 48 + 16)  # the root; a map holds a comparator, a header node, and a size
+    while node:  # colour, parent, left, right; key: address, length and 16 more bytes; value
         key = ctypes.string_at(_word(node + 32), _word(node + 40))
         if key == name:
-            points = _word(node + 64) + 32  # behind the name: begin and end of a vector of pointers
-            of_value = 32  # behind a vector of labels and the type
+            points = _word(node + 64) + 32  # after the name: begin and end of a vector of pointers
+            of_value = 32  # after a vector of labels and the type
             return sum(
                 ctypes.c_int64.from_address(_word(place) + of_value).value
                 for place in range(_word(points), _word(points + 8), 8)

@@ -13,26 +13,27 @@ from official.reporting.formats import DASH
 # Rulesets with reference convergence points of closed BERT.
 RULESETS = ("1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
 _RUNS_OF_A_SUBMISSION = 10
-_MIN_RUNS = 3  # one of them counts
-_MAX_FAILURES = 1  # missed targets, as the library allows for BERT; such a run counts as the slowest
+_MIN_RUNS = 3  # the score drops the best and the worst
+_MAX_FAILURES = 1  # missed targets, as the library allows for BERT; such a run is scored as the slowest
 _REFERENCE_TARGET = 0.720
 _NOT_THE_RECIPE = ("seed", "init_checkpoint", "train_batch_size")
 _ENDS = ("run_start", "run_stop")
 
 
 def score(runs: list[Run], ruleset: str) -> dict:
-    """Returns the score of runs of one recipe, as JSON can hold it.
+    """Returns the score of runs of one recipe, as a JSON-serializable dict.
 
     Args:
-      runs: of `comparison.read_runs`, each with an MLPerf log.
-      ruleset: of RULESETS.
+      runs: runs from `comparison.read_runs`, each with an MLPerf log.
+      ruleset: name in RULESETS.
 
     Returns:
-      runs: [{run, minutes, samples, batch_size, success, whole}], minutes and samples None where they do not
-        count; whole: the log has the run from its first sequence on, others are left out of all that follows;
-      score_minutes and mean_samples: the mean without the best and the worst, None where there are too few
-        runs of one batch size;
-      references: see `_references`; notes: what is missing or in doubt, a sentence each.
+      runs: [{run, minutes, samples, batch_size, success, whole}]; minutes and samples are None if they do not
+        count; whole: whether the log has the run from its first sequence on; others are excluded from the
+        rest;
+      score_minutes and mean_samples: mean without the best and the worst run, None if there are too few runs
+        of one batch size;
+      references: see `_references`; notes: warnings about missing or doubtful data, one sentence each.
 
     Raises:
       ConfigError: naming a run without a usable log.
@@ -62,8 +63,8 @@ def score(runs: list[Run], ruleset: str) -> dict:
 
 
 def _read_run(run: Run, ruleset: str) -> dict:
-    """Returns the row of a run: whether the target was missed, sequences to it and the batch size are what
-    the library reads from the whole lines of its log."""
+    """Returns the row of a run. The library reads the success, the sequences to the target and the batch size
+    from the run's log."""
     from mlperf_logging.rcp_checker import rcp_checker  # late: loads SciPy
 
     times = {event["key"]: event["time_ms"] for event in run.events if event["key"] in _ENDS}
@@ -96,9 +97,9 @@ def _references(batch_size: int, samples: float, ruleset: str) -> list[dict]:
     """Compares the mean of the sequences to the target with the reference's.
 
     Returns:
-      A dict for all reference points, and one for the pruned ones, by which submissions are checked: {points,
-        batch_sizes (two where they were interpolated), mean and minimum (sequences), accepted, normalization
-        (the factor of the score)}. Batches larger than all reference points have none.
+      A dict for all reference points, and one for the pruned ones, which submissions are checked against:
+        {points, batch_sizes (two if interpolated), mean and minimum (sequences), accepted, normalization
+        (factor of the score)}. None for batches larger than all reference points.
     """
     from mlperf_logging.rcp_checker import rcp_checker
 
@@ -106,7 +107,7 @@ def _references(batch_size: int, samples: float, ruleset: str) -> list[dict]:
     checker = rcp_checker.RCP_Checker("training", ruleset, "bert", verbose=False)
     found = []
     for points in ("full_rcps", "pruned_rcps"):
-        # As the library's check_directory chooses the reference for a batch size.
+        # The same choice of the reference for a batch size as in the library's check_directory.
         record, batch_sizes = checker._find_rcp(batch_size, points), [batch_size]
         if not record:
             low = checker._find_top_min_rcp(batch_size, points)

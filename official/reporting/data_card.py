@@ -1,4 +1,4 @@
-"""Page about a data set: report.html next to its manifest, one file that opens without a network."""
+"""Page about a data set: report.html next to its manifest, a self-contained file."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _MASKS = {
     "kept": ("the token itself", palette.GREEN),
 }
 _MAX_FILES = 20
-_MAX_POINTS = 128  # of a histogram
-_MAX_WORD = 40  # characters of a word in a table: whatever is very long is [UNK]
+_MAX_POINTS = 128  # per histogram
+_MAX_WORD = 40  # characters of a word in a table: very long ones are [UNK]
 
 
 def render(facts: dict) -> str:
     """Returns the page as HTML.
 
     Args:
-      facts: as `official.data.pretraining.card.gather` returns them.
+      facts: the result of `official.data.pretraining.card.gather`.
     """
     manifest, records, texts = facts["manifest"], facts["records"], facts["texts"]
     examples = manifest.get("instances") or manifest.get("sequences") or records.get("records")
     headline, line = _head(manifest, records, examples)
     shares, masks = records.get("shares", {}), None
-    if shares.get("masked"):  # without a vocabulary it is not known
+    if shares.get("masked"):  # unknown without a vocabulary
         named = [(shares[name], *look) for name, look in _MASKS.items()]
         masks = charts.bars([_bar(text, share, f"{share:.2%}", color) for share, text, color in named])
     sources = manifest.get("sources")
@@ -82,8 +82,8 @@ def _head(manifest: dict, records: dict, examples: int | None) -> tuple[str, str
     objective = flags.get("objective")
     form = f"Objective {objective}, format" if objective else "Format"
     most = records["max_predictions_per_seq"]
-    told = f"{most:,} predictions at most in an example" if most else "no masks: training draws them"
-    line = f"{form} {records['record_format']}; {told}."
+    masks = f"{most:,} predictions at most in an example" if most else "no masks: training draws them"
+    line = f"{form} {records['record_format']}; {masks}."
     if "documents" in manifest:
         copies, changed = flags.get("dupe_factor", 1), "cuts and masks" if most else "cuts"
         times = "once" if copies == 1 else f"{copies:,} times, with other {changed} each time"
@@ -120,7 +120,7 @@ def _bar(name: str, value: float, text: str, color: str = palette.BLUE) -> tuple
 
 
 def histogram(counts: dict[int, int]) -> list[tuple[int, float]]:
-    """Returns (end of a range of lengths, share of all in it), 128 ranges at most, the first from 0 on."""
+    """Returns (end of a range of lengths, share of all values in it), at most 128 ranges from 0 on."""
     longest, total = max(counts, default=0), sum(counts.values()) or 1
     width = -(-max(longest, 1) // _MAX_POINTS)
     sums = dict.fromkeys(range(width, longest + width, width), 0)
@@ -135,7 +135,7 @@ def _shares(counts: list[list], items: str) -> dict | None:
 
 
 def _marked(words: list) -> list[list[str]]:
-    """Returns [text, kind] of the words; adjacent unpredicted words are joined."""
+    """Returns [text, kind] of the words; adjacent words that are not predicted are joined."""
     segments: list[list[str]] = []
     for word, label in words:
         if label is None:

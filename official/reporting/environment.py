@@ -1,4 +1,4 @@
-"""Environment of a run, for repeating it: versions, commit, machine."""
+"""Environment of a run, for reproducing it: versions, commit, machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def commit() -> str | None:
 
 
 def machine() -> dict:
-    """Returns the facts of this machine that the speed of a run depends on: CPU, cores, memory, system."""
+    """Returns the hardware and system that the speed of a run depends on: CPU, cores, memory, system."""
     own = processor()
     return {
         "cpu": own.name,

@@ -1,12 +1,12 @@
-"""Formats of numbers, and display names of metrics, for people. No TensorFlow, no plots."""
+"""Display formats of numbers and display names of metrics. No TensorFlow, no plots."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-DASH = "\u2013"  # stands for a value that is not known
-# {metric: (title, unit)}; a metric that is not here goes by its name.
+DASH = "\u2013"  # placeholder for an unknown value
+# {metric: (title, unit)}; other metrics are shown by their name.
 _METRIC_TITLES = {
     "mlm_accuracy": ("Masked-LM accuracy", "fraction of masked tokens predicted right"),
     "accuracy": ("Accuracy", "fraction of rows predicted right"),
@@ -19,12 +19,12 @@ _METRIC_TITLES = {
 
 
 def is_known(metric: str) -> bool:
-    """Tells whether a metric has a display name; the report lists others with all numbers."""
+    """Returns whether a metric has a display name; the report only tabulates others."""
     return metric in _METRIC_TITLES
 
 
 def metric_title(metric: str) -> tuple[str, str]:
-    """Returns the display name of a metric, in pictures and reports, and its unit."""
+    """Returns the display name of a metric, in plots and reports, and its unit."""
     return _METRIC_TITLES.get(metric, (metric, ""))
 
 
@@ -46,7 +46,7 @@ def format_power(value: float) -> str:
 
 
 def format_count(value: float) -> str:
-    """Returns a whole number that takes little room: 800, 1,500, 20k, 1.5M."""
+    """Formats a whole number in short form: 800, 1,500, 20k, 1.5M."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= 10 * 1e3 and abs(value) >= size:
             return f"{value / size:.4g}{unit}"
@@ -54,7 +54,7 @@ def format_count(value: float) -> str:
 
 
 def format_bytes(value: float) -> str:
-    """Returns a number of bytes in the unit that suits it: 999 bytes, 4.143 MB, 10 TB."""
+    """Returns a number of bytes in a suitable unit: 999 bytes, 4.143 MB, 10 TB."""
     scaled, units = float(value), ["bytes", "kB", "MB", "GB", "TB", "PB"]
     while scaled >= 1000 and len(units) > 1:
         scaled, units = scaled / 1000, units[1:]
@@ -92,14 +92,14 @@ def tick_text(value: float, ticks: list[float]) -> str:
 
 
 def setting_text(value: Any, unset: str = "unset") -> str:
-    """Returns a setting as a command line has it, or `unset`."""
+    """Formats a setting as on a command line; `unset` for None."""
     if isinstance(value, bool):
         return str(value).lower()
     return unset if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def cell(value: Any) -> str:
-    """Returns a value of any type as text for people."""
+    """Formats a value of any type for display."""
     if value is None or value == []:
         return DASH
     if isinstance(value, bool):

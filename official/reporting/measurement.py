@@ -1,5 +1,4 @@
-"""Times several cases in turns on a noisy machine, reports medians with their spread, and draws a chart of
-them."""
+"""Times several cases in turns on a noisy machine, reports medians with their spread, and draws a chart."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from official.reporting import palette, plots
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Seconds of one case, one value a round."""
+    """Seconds of one case, one value per round."""
 
     secs: tuple[float, ...]
 
@@ -43,9 +42,9 @@ def measure_in_turns(
     """Runs every case once per round, so that a slow phase of the machine affects all of them.
 
     Args:
-      cases: {name: what is timed}. It returns when its work is done.
-      rounds: how many times each is timed.
-      warmup_rounds: rounds before, which are not timed and hold compilation.
+      cases: {name: function to time}; it returns when its work is done.
+      rounds: number of timed runs per case.
+      warmup_rounds: untimed rounds before, for compilation.
       after_round: called with the number of rounds done, for progress.
     """
     secs: dict[str, list[float]] = {name: [] for name in cases}
@@ -66,20 +65,20 @@ def draw_bars(
     limit: float | None = None,
     limit_text: str = "",
 ) -> bytes:
-    """Draws horizontal bars with their spread, a colour for each group, and returns a PNG.
+    """Draws horizontal bars with their spread, one colour per group, and returns a PNG.
 
     Args:
-      bars: from top to bottom: name, value, relative spread, the text at its end, and the group that gives
-        its colour.
-      title: of the chart.
-      unit: of the values.
-      limit: a value to compare with, drawn as a line.
-      limit_text: stands above that line.
+      bars: from top to bottom: (name, value, relative spread, text at its end, group, which determines the
+        colour).
+      title: title of the chart.
+      unit: unit of the values.
+      limit: value to compare with, drawn as a line.
+      limit_text: label above that line.
     """
     names, values, spreads, texts, groups = zip(*bars)
     errors = [value * spread for value, spread in zip(values, spreads)]
     height = 0.42 * len(names) + 1.5
-    left = min(0.45, max(0.24, 0.02 + 0.0085 * max(map(len, names))))  # room for the names
+    left = min(0.45, max(0.24, 0.02 + 0.0085 * max(map(len, names))))  # space for the names
     color_of, ink = dict(zip(dict.fromkeys(groups), palette.COLORS)), palette.INK
     colors, rows = [color_of[group] for group in groups], list(range(len(names)))[::-1]
     look = {"ecolor": ink, "elinewidth": 1.1, "capsize": 2.5}

@@ -1,4 +1,4 @@
-"""The metrics of a run for programs: metrics.jsonl, one line per interval or evaluation."""
+"""Machine-readable metrics of a run: metrics.jsonl, one line per interval or evaluation."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from official.io.writing import LineFile, read_lines
 from official.reporting.callback import Callback, End, Evaluation
 
 FILE_NAME = "metrics.jsonl"
-OTHER_EVAL = "other_eval"  # split of evaluations with other data or settings than those after them
-OPEN_STEPS = "open_interval_steps"  # of a line: an interval that a signal has cut has so many so far
+OTHER_EVAL = "other_eval"  # split of evaluations with other data or settings than the later ones
+OPEN_STEPS = "open_interval_steps"  # number of steps so far of an interrupted interval
 
 
 def plain_value(value: Any) -> Any:
-    """Returns a number, string, None or nested container as JSON can hold it: NumPy and TensorFlow unwrapped,
-    NaN and infinity as None."""
+    """Returns a number, string, None or nested container as a JSON-serializable value: NumPy and TensorFlow
+    values unwrapped, NaN and infinity as None."""
     if hasattr(value, "numpy"):
         value = value.numpy()
     if hasattr(value, "tolist"):
@@ -40,18 +40,17 @@ def read_metrics(path: str) -> list[dict]:
     """Reads metrics.jsonl and skips damaged lines, such as those that a kill or a full disk left incomplete.
 
     Args:
-      path: the file, or the run's folder. A file that does not exist holds no lines.
+      path: the file, or the run's folder. A missing file gives an empty list.
 
     Returns:
-      One dict a line, in the order of the file, with at least a split (train, eval or other_eval) and a step
-      (int).
+      One dict per line, in the order of the file, with at least a split (train, eval or other_eval) and
+      an int step.
     """
     return read_metrics_counted(path)[0]
 
 
 def read_metrics_counted(path: str) -> tuple[list[dict], int]:
-    """As `read_metrics`, and the number of lines that are damaged; one that a kill cut short at the end is
-    not among them."""
+    """As `read_metrics`, with the number of damaged lines, except a last line that a kill has cut short."""
     if tf.io.gfile.isdir(path):
         path = os.path.join(path, FILE_NAME)
     lines = read_lines(path)
@@ -61,7 +60,7 @@ def read_metrics_counted(path: str) -> tuple[list[dict], int]:
 
 
 def _parse(line: bytes) -> dict | None:
-    """Returns the object of a line, or None where the line is not a whole one."""
+    """Returns the object of a line, or None for an incomplete line."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -79,14 +78,14 @@ class MetricsWriter(Callback):
     """Appends to model_dir/metrics.jsonl."""
 
     def __init__(self, model_dir: str, resume_step: int | None = None, evaluations_count: bool = True):
-        """Opens the file; lines that an earlier process left are kept.
+        """Opens the file; lines of earlier processes are kept.
 
         Args:
           model_dir: folder of the run, made if missing.
-          resume_step: the step that this process resumes from. Lines of later steps, which it will write
-            again, are removed. 0 for a new run; None keeps all lines.
-          evaluations_count: whether earlier evaluations have the data and settings of those that come; else
-            their split becomes `OTHER_EVAL`, so that nothing compares them with these.
+          resume_step: the step that this process resumes from. Lines of later steps are removed, since they
+            will be written again. 0 for a new run; None keeps all lines.
+          evaluations_count: whether earlier evaluations have the same data and settings as the coming ones;
+            otherwise their split becomes `OTHER_EVAL`, so that the two are not compared.
         """
         tf.io.gfile.makedirs(model_dir)
         path = os.path.join(model_dir, FILE_NAME)
@@ -123,7 +122,7 @@ class MetricsWriter(Callback):
         """Writes one line.
 
         Args:
-          split: train or eval.
+          split: `train` or `eval`.
           step: optimizer updates done so far.
           values: name -> number; `samples` (sequences seen so far) comes first. NaN and infinity become null.
         """
@@ -132,7 +131,7 @@ class MetricsWriter(Callback):
         self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
 
     def flush(self) -> None:
-        """Writes out what is still in memory, on file systems that cannot append."""
+        """Writes buffered lines, on file systems that cannot append."""
         self._file.flush()
 
     def close(self) -> None:
@@ -140,7 +139,7 @@ class MetricsWriter(Callback):
 
 
 def finite_numbers(values: dict) -> dict[str, int | float]:
-    """Returns the finite numbers among `values`, less `samples`: what can be drawn over the step."""
+    """Returns the finite numbers among `values`, except `samples`: those that can be plotted over steps."""
     return {
         name: value
         for name, value in plain_value(values).items()

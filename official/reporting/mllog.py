@@ -28,13 +28,13 @@ _EVALUATION = ("eval_start", "eval_stop", "eval_accuracy")
 
 
 def read_events(path: str) -> list[dict]:
-    """Reads a log: its events as dicts {time_ms, event_type, key, value, metadata}. A file that is missing
-    holds none."""
+    """Reads a log: its events as dicts {time_ms, event_type, key, value, metadata}; none for a missing
+    file."""
     return [event for event in map(parse, read_lines(path)) if event]
 
 
 def parse(line: bytes) -> dict | None:
-    """Returns the event of a line, or None where the line is not a whole one."""
+    """Returns the event of a line, or None for an incomplete line."""
     _, mark, text = line.partition(_MARK)
     if not mark or not line.endswith(b"\n"):
         return None
@@ -54,9 +54,9 @@ def kept_lines(lines: list[bytes], samples: int, evaluated: bool) -> list[bytes]
     before it started.
 
     Args:
-      lines: of the file.
-      samples: sequences that the run goes on from.
-      evaluated: whether the evaluation at exactly that point is known and is not made again.
+      lines: lines of the file.
+      samples: number of sequences at which the run resumes.
+      evaluated: whether the evaluation at exactly that point is known and not repeated.
     """
     kept, keys = [], set()
     for line in lines:
@@ -75,12 +75,12 @@ def kept_lines(lines: list[bytes], samples: int, evaluated: bool) -> list[bytes]
 #
 # The file describes one run, even of several processes: a process that resumes removes the earlier `run_stop`
 # and everything after the checkpoint, and appends. Blocks, evaluations and accuracies are all counted in
-# sequences seen (`epoch_num`, `first_epoch_num`, `epoch_count`, `samples_count`), which is what
-# reference-convergence checks compare.
+# sequences (`epoch_num`, `first_epoch_num`, `epoch_count`, `samples_count`), since reference-convergence
+# checks compare these.
 
 
 FILE_NAME = "mllog.txt"
-# {optimizer: (its name in MLPerf's keys, the key of its weight decay)}; others have no keys of their own.
+# {optimizer: (name in MLPerf's keys, key of the weight decay)}; MLPerf has no keys for others.
 _ADAMW = ("adamw", "opt_adamw_weight_decay")
 _KEYS: dict[str, tuple[str, str | None]] = {
     "lamb": ("lamb", "opt_lamb_weight_decay_rate"),
@@ -100,21 +100,21 @@ def run_settings(
 ) -> list[tuple[str, object]]:
     """Returns the (key, value) events that describe a run.
 
-    Both spellings of a key that the rulesets changed are there: opt_epsilon and opt_lamb_epsilon,
+    Keys that the rulesets renamed have both spellings: opt_epsilon and opt_lamb_epsilon,
     opt_gradient_accumulation_steps and gradient_accumulation_steps. The steps of a run with a time budget are
     unknown.
 
     Args:
       config: the configuration.
-      platform: stands in for an unset --submission_platform, e.g. gpu-8.
-      sequences_per_step: of all replicas; of packed rows, on average.
-      num_accumulation_steps: micro batches of a step of a replica.
+      platform: platform if --submission_platform is unset, e.g. gpu-8.
+      sequences_per_step: sequences of all replicas; an average for packed rows.
+      num_accumulation_steps: micro batches per step of a replica.
     """
     steps, rows, warmup = config_lib.schedule_steps(config), config.train_batch_size, config.warmup_steps
     warmup = int(warmup) if warmup == int(warmup) else warmup
     base, end = config.learning_rate, config.end_learning_rate
     by_step = values.read_by_step(config.lr_schedule, "lr_schedule")
-    if by_step:  # such a run reads no other rates: these are the highest and the last
+    if by_step:  # --lr_schedule replaces all other rates: the highest and the last one
         base, end = max(by_step.values()), [*by_step.values()][-1]
     train_samples = round(sequences_per_step * config_lib.whole_batches(config))
     of_steps = [
@@ -124,7 +124,7 @@ def run_settings(
         ("start_warmup_step", config.start_warmup_step),
     ]
     return [
-        # The division comes before init_stop: from 2.0.0 on it sets the time allowed for it.
+        # The division comes before init_stop: from 2.0.0 on, it sets the time limit of this.
         ("submission_benchmark", "bert"),
         ("submission_org", config.submission_org),
         ("submission_platform", config.submission_platform or platform),
@@ -132,7 +132,7 @@ def run_settings(
         ("submission_status", config.submission_status),
         ("seed", config.seed),
         ("global_batch_size", sequences_per_step),
-        # Where rows hold several sequences: MLPerf counts its batch in sequences, and has no key for rows.
+        # For packed rows: MLPerf counts its batch in sequences, and has no key for rows.
         *([("rows_per_step", rows)] if sequences_per_step != rows else []),
         ("max_sequence_length", config.max_seq_length),
         ("max_predictions_per_seq", config_lib.max_predictions(config)),
@@ -143,14 +143,14 @@ def run_settings(
         *([] if config.budget_hours else of_steps),
         ("gradient_accumulation_steps", num_accumulation_steps),
         ("opt_gradient_accumulation_steps", num_accumulation_steps),
-        # Sequences of the whole schedule, as the v0.7 submission has it; the data files are not counted.
+        # Sequences of the whole schedule, as in the v0.7 submission; the data files are not counted.
         *([] if config.budget_hours else [("train_samples", train_samples)]),
     ]
 
 
 def _optimization(config: Config, by_step: dict[int, float]) -> list[tuple[str, object]]:
-    """Returns the numbers of the optimizer that MLPerf has keys for, and the shape of the schedule: the power
-    of a polynomial, or the name of another and the steps where it changes."""
+    """Returns the hyperparameters of the optimizer that MLPerf has keys for, and the shape of the schedule:
+    the power of a polynomial, or the name of another and the steps at which it changes."""
     name, weight_decay = _KEYS.get(config.optimizer_type, (None, None))
     found: list[tuple[str, object]] = []
     if name:
@@ -175,12 +175,12 @@ class MLPerfLog(Callback):
     its log.
 
     Args:
-      path: the file. Where it tells of another run (other settings, or not `goes_on`) it is renamed.
-      settings: of `run_settings`.
-      samples: sequences that earlier processes of this run have trained on; what the file holds beyond is
-        taken back.
-      goes_on: whether the file may be of an earlier process of this run; False where the run has just begun.
-      evaluated: whether the evaluation at exactly that point is known and is not made again.
+      path: the file. A log of another run (other settings, or not `goes_on`) is renamed.
+      settings: events from `run_settings`.
+      samples: sequences that earlier processes of this run have trained on; later lines of the file are
+        removed.
+      goes_on: whether the file may be from an earlier process of this run; False if the run has just begun.
+      evaluated: whether the evaluation at exactly that point is known and not repeated.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class MLPerfLog(Callback):
             self._kept, events = [], []
         self._path, self._settings, self._samples = path, settings, samples
         self._seen = {event["key"] for event in events}
-        # The run_stop that is all that the file holds beyond the kept lines.
+        # The run_stop, if it is the only event after the kept lines.
         last = parse(lines[-1]) if self._kept and lines[:-1] == self._kept else None
         self._end = last if last and last["key"] == "run_stop" else None
         blocks = [event for event in events if event["key"].startswith("block_")]
@@ -209,7 +209,7 @@ class MLPerfLog(Callback):
         return "run_start" in self._seen
 
     def on_start(self, start: Start) -> None:
-        """Writes what describes a run that begins."""
+        """Writes the events that describe a run, at its start."""
         if self.started or start.step == start.last_step:
             return
         self._logger.start("init_start", time_ms=int(start.process_started * 1000))
@@ -223,7 +223,7 @@ class MLPerfLog(Callback):
         self._logger.start("run_start")
 
     def on_training(self, step: int, samples: int, planned: int | None) -> None:
-        """Opens a block of training, to the next evaluation or the end, where none is open."""
+        """Opens a block of training, up to the next evaluation or the end, if none is open."""
         if self._block is None:
             at = {"samples_count": samples, "step_num": step}
             count = {} if planned is None else {"epoch_count": planned}
@@ -245,7 +245,7 @@ class MLPerfLog(Callback):
         self._logger.end("eval_stop", metadata=_point(samples, step))
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        """Writes the accuracy, where it is a number."""
+        """Writes the accuracy, if it is a number."""
         accuracy = evaluation.values[evaluation.target_metric]
         if math.isfinite(accuracy):
             if "eval_samples" not in self._seen:
@@ -261,17 +261,17 @@ class MLPerfLog(Callback):
     def on_end(self, end: End) -> None:
         """Ends the log, as success (target reached) or aborted."""
         status, time_ms = "success" if end.status == "success" else "aborted", None
-        if self._end:  # nothing was done since: the end is that of the earlier process
+        if self._end:  # nothing was done since the earlier process ended
             if self._end["metadata"].get("status") == status:
                 return
-            time_ms = self._end["time_ms"]  # only the target has changed
+            time_ms = self._end["time_ms"]  # only the target may have changed
         self._close_block(end.samples, end.step)
         metadata = {"status": status, "reason": end.status, **_point(end.samples, end.step)}
         self._logger.end("run_stop", metadata=metadata, time_ms=time_ms)
         self.close()
 
     def flush(self) -> None:
-        """Writes out what is still in memory, on file systems that cannot append."""
+        """Writes buffered lines, on file systems that cannot append."""
         with _naming(self._path):
             if self._file:
                 self._file.flush()
@@ -291,8 +291,8 @@ class MLPerfLog(Callback):
                     set_aside(self._path, "-earlier")
                 self._file = LineFile(self._path, self._kept)
                 if self._samples and not self._kept:
-                    told = "%s begins at %d sequences: it is not a log of the whole run."
-                    absl_logging.warning(told, self._path, self._samples)
+                    warning = "%s begins at %d sequences: it is not a log of the whole run."
+                    absl_logging.warning(warning, self._path, self._samples)
             self._file.write(text.encode() + b"\n")
 
 

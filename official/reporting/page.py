@@ -15,15 +15,15 @@ _TONES = {"good": "#13693d", "fair": "#0b5c97", "bad": "#b3261e"}
 
 
 def render(template: str, kicker: tuple[str, str], headline: str, tone: str, **values: Any) -> str:
-    """Returns the whole page.
+    """Returns the page as HTML.
 
     Args:
-      template: name of the one that has the sections: run or data_card.
-      kicker: kind and name of what the page is about, small above the headline.
-      headline: in the title of the window, too.
+      template: name of the template with the sections: run or data_card.
+      kicker: kind and name of the page's subject, small above the headline.
+      headline: headline, also the title of the window.
       tone: good, fair or bad.
-      values: `lines` below the headline, of which empty ones are left out, a `badge` behind the kicker, and
-        what the template names.
+      values: `lines` below the headline, without empty ones, a `badge` after the kicker, and the variables of
+        the template.
     """
     head = {"kicker": kicker, "headline": headline, "tone": _TONES[tone], "badge": ""}
     return _templates().get_template(f"{template}.html").render(head | values)
@@ -31,7 +31,7 @@ def render(template: str, kicker: tuple[str, str], headline: str, tone: str, **v
 
 @functools.cache
 def _templates() -> Any:
-    import jinja2  # late: a run that fails before its end does not load it
+    import jinja2  # late: not loaded by a run that fails before its end
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER), autoescape=True, undefined=jinja2.StrictUndefined
@@ -54,7 +54,7 @@ def _templates() -> Any:
 
 
 def fixed_or_none(value: Any) -> str | None:
-    """Returns a score or a loss as text; None if it is missing or not finite."""
+    """Formats a score or a loss; None if it is missing or not finite."""
     from official.reporting.metrics import plain_value  # late: loads TensorFlow
 
     value = plain_value(value)
@@ -66,7 +66,7 @@ def _short(value: int) -> str:
 
 
 def flat(values: Mapping[str, Any], leaves: Collection[str] = (), prefix: str = "") -> dict[str, Any]:
-    """Returns nested values under dotted names; objects of the names `leaves` are values."""
+    """Returns nested values under dotted names; objects named in `leaves` are kept as values."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         is_nested = isinstance(value, Mapping) and name not in leaves

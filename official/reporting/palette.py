@@ -1,4 +1,4 @@
-"""The colours of all pictures: Okabe and Ito's, which colour-blind readers can tell apart, and greys."""
+"""The colours of all plots: Okabe and Ito's, which colour-blind readers can tell apart, and greys."""
 
 BLUE, VERMILION, GREEN = "#0072B2", "#D55E00", "#00865F"  # green is darker than theirs, for text
 PURPLE, ORANGE, SKY = "#CC79A7", "#E69F00", "#56B4E9"

@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 # -----------------------------------------------------------------------------------------------------------
 # Schedules
 #
-# Time to the right, a row a device, passes in two colours.
+# Time to the right, one row per device, passes in two colours.
 
 
-_WIDTH, _ROW, _ABOVE, _LEGEND = 4.6, 0.17, 0.5, 0.35  # inches: as wide as a phone, where it is still readable
+_WIDTH, _ROW, _ABOVE, _LEGEND = 4.6, 0.17, 0.5, 0.35  # inches: readable at the width of a phone
 _FORWARD, _BACKWARD = palette.BLUE, palette.ORANGE
-_LATER = 0.45  # how strong the colours of a device's later stages are
+_LATER = 0.45  # opacity of a device's later stages
 _NUMBER, _SMALL = 6.2, 7.2  # points
-_NARROWEST = 0.0205  # of the picture's width: of a bar that has room for a digit
+_NARROWEST = 0.0205  # minimum width of a bar with a number, as a share of the picture's
 
 
 class Bar(NamedTuple):
     """A pass of a micro batch.
 
     Attributes:
-      device: whose row it is in.
+      device: index of its row.
       start, end: in any unit of time.
-      number: of the micro batch.
-      is_backward: else it is a forward pass.
-      is_later: whether the device also has an earlier stage; this one is drawn paler.
+      number: number of the micro batch.
+      is_backward: False for a forward pass.
+      is_later: whether the device also has an earlier stage; then this pass is drawn paler.
     """
 
     device: int
@@ -46,7 +46,7 @@ class Bar(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """A schedule to draw: its name, a note below it, the names of the devices, and the bars of all."""
+    """A schedule to draw: its name, a note below it, the names of the devices, and all bars."""
 
     title: str
     note: str
@@ -55,15 +55,15 @@ class Schedule:
 
     @property
     def length(self) -> float:
-        """Returns when the last pass ends."""
+        """Returns the end of the last pass."""
         return max(bar.end for bar in self.bars)
 
 
 def plot_schedules(schedules: Sequence[Schedule], until: float | None = None) -> Figure:
-    """Returns a picture with a panel a schedule, one below the other.
+    """Returns a picture with one panel per schedule, one below the other.
 
     Args:
-      schedules: to draw, all in one unit of time.
+      schedules: the schedules, all in the same unit of time.
       until: end of the panels; longer schedules are cut off, with a note. None: the longest of them.
     """
     from matplotlib.patches import Patch
@@ -123,10 +123,10 @@ def plot_scaling(
     """Returns a picture of scaling efficiency over the number of hosts.
 
     Args:
-      title: of the picture.
-      unit: what the shares are of.
+      title: title of the picture.
+      unit: label of the vertical axis, the meaning of the shares.
       counted: label of the horizontal axis.
-      curves: {name: (colour, [(number of hosts, share from 0 to 1)])}, rising numbers.
+      curves: {name: (colour, [(number of hosts, share from 0 to 1)])}, sorted by the number of hosts.
     """
     with plots.style():
         figure = plots.new_figure(6.4, 3.5)

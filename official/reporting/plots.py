@@ -14,7 +14,7 @@ from official.reporting.charts import Chart
 from official.reporting.formats import format_power
 from official.reporting.verdict import finite_values, thinned
 
-if TYPE_CHECKING:  # matplotlib takes long to load: functions import it when they are called
+if TYPE_CHECKING:  # matplotlib takes long to load: imported in functions
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -35,12 +35,12 @@ _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "ytick.major.size": 0,
     "legend.frameon": False,
-    "text.parse_math": False,  # of names with two dollar signs
+    "text.parse_math": False,  # names may have two dollar signs
 }
 
 
 def style() -> AbstractContextManager:
-    """Returns a context in which figures are made and drawn in the style of all pictures."""
+    """Returns a context that sets the style of all pictures, for making and drawing figures."""
     import matplotlib
 
     return matplotlib.rc_context(_STYLE)
@@ -71,7 +71,7 @@ def write(
     frame: Any = "axes fraction",
     **look: Any,
 ) -> None:
-    """Writes a text beside a place, which the frame says the units of; the offset is in points."""
+    """Writes a text at an offset, in points, from a position in the units of `frame`."""
     look = {"color": palette.MUTED, "fontsize": 9, **look}
     axes.annotate(text, at, xycoords=frame, xytext=offset, textcoords="offset points", **look)
 
@@ -86,7 +86,7 @@ def write_head(axes: Axes, title: str, unit: str) -> None:
 # Charts
 
 
-# {kind of a curve: its look}, and up to how many points each is marked with a dot.
+# {kind of a curve: its style}, and the maximum number of points that are marked with dots.
 _LOOKS: dict[str, dict[str, Any]] = {
     "line": {"linewidth": 1.8, "zorder": 3},
     "dots": {"linewidth": 1.9, "zorder": 4},
@@ -95,8 +95,8 @@ _LOOKS: dict[str, dict[str, Any]] = {
 }
 _DOTTED = {"line": 10, "dots": 40, "faint": 2, "dashed": 0}
 _DASHED = (0, (5, 3))
-_WIDTH, _HEIGHT, _LINE = 13.0, 3.9, 0.2  # inches: of two panels, of one, of a line of the captions
-_FULL_SIZE = 14  # entries of a legend; more are smaller
+_WIDTH, _HEIGHT, _LINE = 13.0, 3.9, 0.2  # inches: width of two panels; height of one, of a caption line
+_FULL_SIZE = 14  # entries of a legend; longer legends are smaller
 
 
 def draw_chart(axes: Axes, chart: Chart) -> None:
@@ -144,7 +144,7 @@ def draw_chart(axes: Axes, chart: Chart) -> None:
 
 
 def plot_charts(found: Sequence[Chart], captions: Sequence[tuple] = ()) -> Figure:
-    """Returns a figure of charts, two side by side.
+    """Returns a figure of charts, two per row.
 
     Args:
       found: the charts.

@@ -1,7 +1,7 @@
-"""Profile of some steps of a run: time by operation and part of a step, and memory by part, from the trace
+"""Profile of some steps of a run: time by operation and by part of a step, and memory by part, from the trace
 of TensorFlow's profiler.
 
-xprof shows the whole trace, but not the stage of the model that a CPU operation belongs to: these tables do.
+xprof shows the whole trace, but not the stage of the model that a CPU operation belongs to; these tables do.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _IN_PLACE = re.compile(r"^.*/(body|cond)/_\d+/")
 
 
 class Place(NamedTuple):
-    """A part of a step: a stage of the model, or one of the names above; the pass is "" for these."""
+    """A part of a step: a stage of the model and its pass, or one of the names above with an empty pass."""
 
     part: str
     passes: str = ""
@@ -68,8 +68,8 @@ class Places:
     """Finds the places of the operations of a trace."""
 
     def __init__(self, trace: Trace, stages: Sequence[str], calls: Mapping[str, str]):
-        """Args: trace: what ran; stages: names of the model's stages, which stand in names of operations;
-        calls: {name of a call without such a name: the stage whose backward pass it is}."""
+        """Args: trace: the trace; stages: names of the model's stages, as parts of operation names; calls:
+        {name of a call without such a part: stage whose backward pass it is}."""
         self._trace, self._stages, self._calls = trace, frozenset(stages), calls
         self.of = functools.cache(self._of)  # (operation, number of the call of its function) -> place
         self._root = functools.cache(self._first_call)
@@ -110,7 +110,7 @@ class Places:
 # Trace
 #
 # Operations on the CPU, and the calls that start those of GPUs, are on lines of threads; one event within
-# another ran within it. What a GPU computed is on lines of its streams, with the operation's name as a
+# another ran within it. GPU operations are on lines of its streams, with the operation's name as a
 # note.
 
 
@@ -122,14 +122,14 @@ ITERATOR = "Iterator"  # kind of the parts of an input pipeline
 
 @dataclasses.dataclass
 class Operation:
-    """An operation that ran once.
+    """One execution of an operation.
 
     Attributes:
-      node: its name in its graph.
+      node: name of the operation in its graph.
       kind: its type, such as _MklMatMul.
-      run: number of the call of the function that it is in; None where nothing says so.
-      picoseconds: that it took, less those of operations within it.
-      on_gpu: whether a GPU computed it.
+      run: number of the enclosing function call; None if unknown.
+      picoseconds: duration without that of nested operations.
+      on_gpu: whether it ran on a GPU.
     """
 
     node: str
@@ -143,11 +143,11 @@ class Allocation(NamedTuple):
     """An allocation or release of memory.
 
     Attributes:
-      picoseconds: when.
-      allocator: whose memory it is, such as GPU_0_bfc.
-      address, bytes: of the memory.
-      in_use: bytes of the allocator in use after it.
-      node, run: of the operation that ran then; "" and None where none did.
+      picoseconds: time of the event.
+      allocator: name of the allocator, such as GPU_0_bfc.
+      address, bytes: address and size of the memory.
+      in_use: bytes of the allocator in use after the event.
+      node, run: name and call of the operation that ran then; "" and None if none did.
       is_freed: whether the memory was released.
     """
 
@@ -166,10 +166,10 @@ class Trace:
     """Operations, and changes of memory, that the profiler recorded.
 
     Attributes:
-      operations: in no order.
-      allocations: in the order of time.
-      callers: {number of a call of a function: (number of the call, node) that it was called from}.
-      functions: {number of a call: name of the function}, of calls from Python.
+      operations: unordered.
+      allocations: in chronological order.
+      callers: {number of a call of a function: (number of the calling call, calling node)}.
+      functions: {number of a call: name of the function}, for calls from Python.
     """
 
     operations: list[Operation] = dataclasses.field(default_factory=list)
@@ -188,7 +188,7 @@ def read_space(content: bytes) -> Any:
 
 
 def read_trace(space: Any) -> Trace:
-    """Returns the trace that is in an XSpace, with the operations of the CPU and the GPUs."""
+    """Returns the trace of an XSpace, with the operations of the CPU and the GPUs."""
     trace = Trace()
     for plane in space.planes:
         names = {number: each.name for number, each in plane.event_metadata.items()}
@@ -213,7 +213,7 @@ def _notes(plane: Any, event: Any) -> dict:
 
 
 def _kernel(plane: Any, event: Any, names: dict[int, str]) -> Operation:
-    """Returns an operation of a GPU; a kernel without an operation's name goes by its own."""
+    """Returns an operation of a GPU; a kernel without an operation's name keeps its own."""
     found = _notes(plane, event)
     known = _OPERATION.fullmatch(str(found.get("tf_op") or found.get("name") or ""))
     node, kind = known.groups() if known else ("", names[event.metadata_id])
@@ -222,8 +222,8 @@ def _kernel(plane: Any, event: Any, names: dict[int, str]) -> Operation:
 
 @dataclasses.dataclass
 class _Open:
-    """An open event that may contain others: its end, the values that apply to these, and its operation, if
-    any."""
+    """An open event that may contain others: its end, the values that apply to the inner ones, and its
+    operation, if any."""
 
     end: int
     node: str = ""
@@ -284,13 +284,14 @@ def _read_thread(trace: Trace, plane: Any, line: Any, names: dict[int, str]) -> 
 
 
 def memories(trace: Trace, places: Places, stages: Sequence[str]) -> list[dict]:
-    """Returns the memory of each allocator, the largest first, as profile_memory.json has it; none where
-    nothing was told.
+    """Returns the memory of each allocator, the largest first, as in profile_memory.json; empty if nothing
+    was recorded.
 
     Returns:
-      allocator; peak_bytes, the most in use at once; running_at_peak, what took memory then; resident_bytes,
-      taken before the profiler looked: weights, slots, batches; parts, what each part of a step, in the order
-      of `stages`, had taken: at the peak, at most, and the most bytes in use by all when it took some.
+      allocator; peak_bytes, maximum in use at a time; running_at_peak, the part that allocated then;
+      resident_bytes, allocated before the profiler started: weights, slots, batches; parts, in the order of
+      `stages`: bytes of each part at the peak and at most, and the most bytes in use by all while it
+      allocated.
     """
     by_allocator: dict[str, list[Allocation]] = collections.defaultdict(list)
     for each in trace.allocations:
@@ -303,7 +304,7 @@ def _memory(allocator: str, events: list[Allocation], places: Places, stages: Se
     """Tracks the allocations of each part. Memory allocated before the profiler started belongs to no
     part."""
     top = max(events, key=lambda event: event.in_use)
-    # Bytes that a part holds now, at the peak and at most; and those that all hold while it takes some.
+    # Bytes of a part now, at the peak and at most; and the maximum of all parts while it allocates.
     holding, held, most, peaks = (collections.Counter[Place]() for _ in range(4))
     live: dict[int, tuple[Place, int]] = {}  # by address
     for event in events:
@@ -351,7 +352,7 @@ _KINDS = {
     r"Collective|Nccl|^_?(Host)?(Send|Recv)$|MEMCPY|Memcpy": EXCHANGE,
     r"^(L2Loss|BertGlobalNorm)$": NORM,
     r"^(_Mkl)?Cast$": CASTS,
-    r"^Bert": BLOCKS,  # operations of our own
+    r"^Bert": BLOCKS,  # custom operations of this project
 }
 _LAYER = re.compile(r"layer_\d+")
 
@@ -360,7 +361,7 @@ def kind_of(place: Place, kind: str) -> str:
     """Returns the kind of an operation.
 
     Args:
-      place: where it is in a step.
+      place: its part of a step.
       kind: its type, such as _MklMatMul.
     """
     if place.part in (OPTIMIZER, DATA):
@@ -374,11 +375,11 @@ _KEYS, _SUMS = ("kind", "part", "pass", "name", "type"), ("ms_per_step", "count_
 def add_up(trace: Trace, places: Places, steps: int) -> list[dict]:
     """Returns the operations of a step, summed over all layers by name, longest first.
 
-    Where a GPU computed, its times are meant, and those of the CPU that the input pipeline took.
+    On a GPU, only its operations count, and of the CPU those of the input pipeline.
 
     Returns:
-      kind: one of the names above; part, pass: as in `Place`, all layers are layer_{}; name: in its graph,
-      less the part's; type; ms_per_step, count_per_step, and the share of the time, 0 to 1.
+      kind: one of the names above; part, pass: as in `Place`, all layers are layer_{}; name: name in its
+      graph without the part; type; ms_per_step, count_per_step, and share of the time, 0 to 1.
     """
     on_gpu = any(operation.on_gpu for operation in trace.operations)
     times: collections.Counter[tuple] = collections.Counter()
@@ -399,7 +400,7 @@ def add_up(trace: Trace, places: Places, steps: int) -> list[dict]:
 
 
 def grouped(rows: Sequence[dict], *names: str) -> list[dict]:
-    """Returns rows of `add_up` added up by some of their keys, the most time first."""
+    """Returns rows of `add_up` summed by some of their keys, longest first."""
     sums: dict[tuple, dict] = {}
     for row in rows:
         key = tuple(row[name] for name in names)
@@ -418,7 +419,7 @@ _MAX_OPERATIONS = 100  # of profile.json; the other file has all
 
 
 def write_times(model_dir: str, head: dict, rows: Sequence[dict]) -> None:
-    """Writes the tables of times. Args: head: what stands before them in profile.json; rows: of `add_up`."""
+    """Writes the tables of times. Args: head: first fields of profile.json; rows: rows of `add_up`."""
     tables = {"kinds": ["kind"], "parts": ["part", "pass"], "types": ["type"]}
     found = {
         **head,
@@ -442,7 +443,7 @@ def write_times(model_dir: str, head: dict, rows: Sequence[dict]) -> None:
 
 
 def stages_of(functions: set[str], stages: Sequence[str]) -> dict[str, str]:
-    """Returns {name of a call without a stage in it: stage of which it reads the most tensors}.
+    """Returns {name of a call without a stage in it: the stage from which it reads the most tensors}.
 
     Args:
       functions: names of functions that Python has called; they and the functions that they call are
@@ -467,7 +468,7 @@ def _nodes(functions: set[str]):
         if name in seen:
             continue
         seen.add(name)
-        with contextlib.suppress(tf.errors.OpError):  # an operation by itself
+        with contextlib.suppress(tf.errors.OpError):  # a plain operation
             for node in context.context().get_function_def(name).node_def:
                 yield node
                 for attribute in node.attr.values():
@@ -487,8 +488,8 @@ class Profile(Callback):
     """Profiles the steps of a window. An incomplete window leaves no files."""
 
     def __init__(self, config: Config, state: Any, window: tuple[int, int], devices: list[str]):
-        """Args: config: of the run; state: as it is trained; window: the first and the last step; devices:
-        those that it computes on."""
+        """Args: config: configuration of the run; state: its training state; window: first and last step;
+        devices: devices that compute them."""
         self._config, self._state, self._window, self._devices = config, state, window, devices
         self._folder: tempfile.TemporaryDirectory | None = None
         self._secs = 0.0
@@ -497,7 +498,7 @@ class Profile(Callback):
         if step == self._window[0]:
             self._folder, self._secs = tempfile.TemporaryDirectory(), 0.0
             try:
-                # Not the calls of Python: those of the loop are of no interest, and each has a cost.
+                # Python calls are not traced: those of the loop are of no interest, and each has a cost.
                 options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
                 tf.profiler.experimental.start(self._folder.name, options)
             except _ERRORS as error:
@@ -515,7 +516,7 @@ class Profile(Callback):
             try:
                 self._finish(self._folder.name)
             except Exception as error:  # pylint: disable=broad-except
-                # Whatever is odd about a trace, the training is worth more.
+                # An error in the analysis of a trace must not end the training.
                 logging.warning("No profile: %s: %s", type(error).__name__, first_line(error))
             self.close()
 
@@ -534,7 +535,7 @@ class Profile(Callback):
             self._folder = None
 
     def _finish(self, folder: str) -> None:
-        """Writes the trace, and the tables that are made of it."""
+        """Writes the trace, and the tables computed from it."""
         tf.profiler.experimental.stop()
         config, (first, last) = self._config, self._window
         paths = glob.glob(os.path.join(folder, "**", "*.xplane.pb"), recursive=True)
@@ -554,8 +555,8 @@ class Profile(Callback):
         places = Places(trace, stages, stages_of(set(trace.functions.values()), stages))
         head = {"steps": [first, last], "devices": self._devices}
         if config.profile_steps:
-            told = {"secs_per_step": self._secs / (last - first), "trace": name}
-            write_times(config.model_dir, head | told, add_up(trace, places, last - first))
+            fields = {"secs_per_step": self._secs / (last - first), "trace": name}
+            write_times(config.model_dir, head | fields, add_up(trace, places, last - first))
             logging.info("Profile of steps %d,%d: %s", first, last, os.path.join(config.model_dir, name))
         if config.profile_memory and (found := memories(trace, places, stages)):
             record = {**head, "variables": stage_variables(self._state), "allocators": found}
@@ -568,8 +569,8 @@ class Profile(Callback):
 
 
 def stage_variables(state: Any) -> list[dict]:
-    """Returns {part, weights_bytes, slots_bytes} of each stage: its weights, and what the optimizer keeps of
-    them. Variables shared by two stages count for the first."""
+    """Returns {part, weights_bytes, slots_bytes} of each stage: its weights and their optimizer slots.
+    Variables shared by two stages count for the first."""
     sizes = {name: each.shape.num_elements() * each.dtype.size for name, each in state.variables().items()}
     slots: collections.Counter[str] = collections.Counter()
     for name, size in sizes.items():

@@ -14,7 +14,7 @@ from official.io import quiet
 from official.reporting.callback import Callback, End, Evaluation, Start
 from official.reporting.formats import format_number, format_secs
 
-# Plain lines come at least a hundredth of the run apart, or half a minute, whichever is sooner.
+# Plain lines are at least a hundredth of the run, or half a minute, apart, whichever is shorter.
 _LINES_OF_A_RUN = 100
 _SECS_BETWEEN_LINES = 30
 
@@ -22,9 +22,9 @@ _active_bar: tqdm.tqdm | None = None
 
 
 def configure_logging(verbosity: int = 0) -> None:
-    """Sends log lines to stderr as `HH:MM:SS message`, above the progress bar where there is one.
+    """Sends log lines to stderr as `HH:MM:SS message`, above the progress bar if there is one.
 
-    Under absl's app.run call it from main: app.run installs a handler of its own, which this one replaces.
+    Under absl's app.run call it from main: this replaces the handler that app.run installs.
 
     Args:
       verbosity: -1 warnings and errors, 0 progress, 1 debug messages.
@@ -56,8 +56,7 @@ class _TerminalHandler(standard_logging.Handler):
 class Progress(Callback):
     """Shows the progress of a run.
 
-    A bar where stderr is a terminal and progress is logged at all (`verbosity` >= 0), plain log lines
-    otherwise.
+    A bar if stderr is a terminal and progress is logged (`verbosity` >= 0), otherwise plain log lines.
     """
 
     def __init__(self) -> None:
@@ -84,8 +83,8 @@ class Progress(Callback):
             self._bar.update(step - self._bar.n)
 
     def on_steps(self, step: int, values: dict) -> None:
-        """Shows the state after `step`; of the values loss, mlm_accuracy, learning_rate, sequences_per_sec
-        and budget_left_secs, if they are there."""
+        """Shows the state after `step`, from the values loss, mlm_accuracy, learning_rate, sequences_per_sec
+        and budget_left_secs, if present."""
         now = time.monotonic()
         left = values["budget_left_secs"] if self._total_steps is None else self._secs_left(step, now)
         if self._bar is not None:
@@ -99,7 +98,7 @@ class Progress(Callback):
             logging.info("%s", "  ".join(parts))
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        """Logs the outcome, where it is one; a bar is drawn again below the line."""
+        """Logs the result if it is finite; a bar is redrawn below the line."""
         log_evaluation(evaluation)
 
     def on_end(self, end: End) -> None:
@@ -115,9 +114,9 @@ class Progress(Callback):
             self._bar = _active_bar = None
 
     def _secs_left(self, step: int, now: float) -> float:
-        """Returns the seconds left at the mean speed, evaluations included, since the first update.
+        """Returns the remaining seconds at the mean speed since the first update, evaluations included.
 
-        The time before it includes compilation and is used for the first update only.
+        The time before it includes compilation and is used only at the first update.
         """
         since_step, since = self._first_update
         if self._first_update is self._started:
@@ -134,7 +133,7 @@ class Progress(Callback):
 
 
 def log_evaluation(evaluation: Evaluation) -> None:
-    """Logs the outcome of an evaluation, where all of its numbers are finite."""
+    """Logs the result of an evaluation if all of its numbers are finite."""
     values = {name: value for name, value in evaluation.values.items() if name != "samples"}
     if not all(map(math.isfinite, values.values())):
         return
@@ -144,8 +143,8 @@ def log_evaluation(evaluation: Evaluation) -> None:
 
 
 def is_terminal(stream) -> bool:
-    """Returns whether a bar can be drawn: not on a terminal without a size, as containers give, where tqdm
-    hides it."""
+    """Returns whether a bar can be drawn. On a terminal without a size, as in containers, tqdm would hide
+    it."""
     if not stream.isatty():
         return False
     try:
@@ -155,7 +154,7 @@ def is_terminal(stream) -> bool:
 
 
 def _describe(values: dict, accuracy_label: str, secs_left: float) -> list[str]:
-    """Returns the parts of a progress line, those that `values` has."""
+    """Returns the parts of a progress line that `values` has."""
     shown = {
         "loss": "loss {:.4f}".format,
         "mlm_accuracy": (accuracy_label + " {:.4f}").format,

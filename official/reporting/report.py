@@ -1,4 +1,4 @@
-"""The page about a run: report.html, one file that opens without a network."""
+"""The page about a run: report.html, a self-contained file."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def write_report(
 
     Args:
       model_dir: folder of the run.
-      title: stands above the headline, e.g. the task.
+      title: text above the headline, e.g. the task.
       config_json: the saved configuration, as text or as a dict.
-      result: the end of the run.
+      result: result of the run.
       parameter_rows: the table of `summary.parameter_table`.
-      name: of the file.
+      name: name of the file.
 
     Returns:
       Path of the report.
@@ -71,13 +71,13 @@ def write_report(
 
 
 def write_repeats_report(model_dir: str, title: str, result: TrainResult, runs: dict[str, str]) -> str:
-    """Writes model_dir/report.html about repetitions of a run with several seeds.
+    """Writes model_dir/report.html about runs that differ only in their seed.
 
     Args:
-      model_dir: folder of all of them.
-      title: stands above the headline.
-      result: of all, with {metric: mean} and {metric_std: standard deviation} as scores and a table of runs,
-        a seed in each first cell.
+      model_dir: common folder of the runs.
+      title: text above the headline.
+      result: combined result, with {metric: mean} and {metric_std: standard deviation} as scores and a table
+        of runs with the seed in each first cell.
       runs: {seed: folder in `model_dir`}.
     """
     folders = [os.path.join(model_dir, folder) for folder in runs.values()]
@@ -171,8 +171,8 @@ _LEGEND = {_WEIGHTS: palette.BLUE, _SLOTS: palette.SKY, "forward": palette.GREEN
 
 
 def profile_tables(model_dir: str) -> dict[str, dict]:
-    """Returns `times` and `memory` of a run for its page, from its files in `model_dir`; nothing of a file
-    that is missing or damaged."""
+    """Returns `times` and `memory` of a run for its page, from its files in `model_dir`; without a table for
+    a missing or damaged file."""
     found = {}
     for name, file, tables_of in (("times", TIMES, _times), ("memory", MEMORY, _memory)):
         with contextlib.suppress(ConfigError, KeyError, TypeError, ValueError, IndexError):
@@ -249,5 +249,5 @@ def changed_settings(values: dict) -> dict:
 
 
 def _command_line(folder: str) -> str:
-    """Returns the saved command line of a run; empty where there is none."""
+    """Returns the saved command line of a run; empty if missing."""
     return b"".join(read_lines(os.path.join(folder, "command.txt"))).decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""Result of a run: result.json for programs, the exit code for shells."""
+"""Result of a run: result.json and the exit code."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from official.reporting.metrics import plain_value
 
 FILE_NAME = "result.json"
 
-# A wrong configuration or file ends with 2 before there is a result. `failed` is a loss that is not finite,
-# or, with a code of its own, a lost peer; `interrupted` is 128 and the number of the signal.
+# A wrong configuration or file exits with 2 before there is a result. `failed` is a loss that is not finite,
+# or, with a different code, a lost peer; `interrupted` is 128 plus the number of the signal.
 EXIT_CODES = {"success": 0, "finished": 0, "aborted": 1, "failed": 3, "interrupted": 128}
 PEER_LOST = 4
 
-# Fields with another name in the file, which other programs rely on.
+# Fields whose name in the file differs, since other programs rely on it.
 _NAMES_IN_FILE = {"baseline_score": "majority_accuracy", "baseline_prediction": "majority_prediction"}
 _TYPES = {"None": type(None), **{kind.__name__: kind for kind in (bool, dict, float, int, list, str)}}
-_FORMER = ("predicted_sequences_per_sec",)  # numbers of earlier versions that are no scores
+_FORMER = ("predicted_sequences_per_sec",)  # numbers of earlier versions that are not scores
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-    """The outcome of a run, made once, from measurements.
+    """The result of a run, made once at its end.
 
     Attributes:
       status: success (threshold reached), finished (no threshold asked for, all steps done), aborted
         (threshold not reached within the steps), interrupted (saved on a signal) or failed (a loss that is
         not finite, or a lost peer).
-      reason: the status as a sentence for people.
+      reason: the status as a sentence.
       step: optimizer updates done.
       samples: sequences trained on.
       eval_accuracy: the target metric in the last evaluation, a fraction like all scores; masked-LM accuracy
         for pre-training.
       eval_loss: loss of the last evaluation, nats.
-      target: the value of the target metric that --stop_threshold asked for.
-      target_metric: its name.
-      baseline_score: the target metric of always predicting the same, the most frequent of the evaluation
-        set; `majority_accuracy` in the file.
-      baseline_prediction: what that is: a token, a label; `majority_prediction` in the file.
+      target: value of --stop_threshold for the target metric.
+      target_metric: name of the target metric.
+      baseline_score: target metric of a constant prediction, the most frequent one of the evaluation set;
+        `majority_accuracy` in the file.
+      baseline_prediction: that prediction, a token or label; `majority_prediction` in the file.
       sequences_per_sec: training throughput without evaluations and compilation.
       wall_secs: seconds from the start to the end of this process's training.
       startup_secs: seconds from the start of this process until it trains at full speed: until its first step
@@ -55,40 +55,38 @@ class TrainResult:
       first_step_secs: seconds from the start of this process to the end of its first step.
       compilations: functions that XLA compiled in this process's part of the run, counted per argument shape;
         None if unknown.
-      compilation_secs: seconds that it took.
-      peak_memory_bytes: most memory in use at once, of the first GPU where there is one, otherwise of this
+      compilation_secs: duration of these compilations.
+      peak_memory_bytes: most memory in use at once, of the first GPU if there is one, otherwise of this
         process.
       checkpoint: prefix of the newest checkpoint.
-      checkpoints_written: by this process, of a run of several by the chief.
+      checkpoints_written: number of checkpoints written by this process; for several processes, by the chief.
       checkpoint_wait_secs: seconds for which checkpoints stopped the training.
       checkpoint_write_secs: seconds of writing checkpoints, in the background or not.
-      fresh_variables: variables that the initial checkpoint did not have and that started fresh.
+      fresh_variables: variables that were not in the initial checkpoint and started fresh.
       skipped_steps: updates left out because a scaled gradient overflowed.
       config: the whole configuration, seed included.
-      environment: commit, versions and machine that the run can be repeated with.
+      environment: commit, versions and machine, for reproducing the run.
       data: identity of the data files: number, bytes and a digest.
-      data_changed: whether the run resumed with other data than it began with.
-      signal: number of the signal that asked the run to stop, early enough to interrupt it or not.
+      data_changed: whether the run resumed with data different from those at its start.
+      signal: number of the signal that asked the run to stop, whether or not it was interrupted.
       peer_lost: whether the run failed because another of its processes was lost.
-      scores: a task's own scores of the best evaluation, e.g. {"f1": 0.885}; they stand beside the other
-        fields in the file.
-      tables: {title: rows, the first one the head} of where the model is right and wrong.
+      scores: the task's scores of the best evaluation, e.g. {"f1": 0.885}; top-level fields in the file.
+      tables: {title: rows, the first one the head}: where the model is right and wrong.
       examples: groups of sequences with the model's predictions; see
         `official.training.task.Task.examples`.
-      predictions: files that were written.
-      export: folder of the SavedModel that was made of the best weights.
-      report: path of the page about it.
+      predictions: paths of written prediction files.
+      export: folder of the SavedModel exported from the best weights.
+      report: path of the page about the run.
       evaluations: later evaluations and predictions with the weights in the folder, by commands without
       training: see `evaluation_entry`.
-      sequences_per_row: of packed rows, those that this process has trained on.
-      packing_efficiency: the share of their places that hold a token, 0 to 1.
+      sequences_per_row: mean number of sequences per packed row, in this process's training.
+      packing_efficiency: share of the positions of these rows that hold a token, 0 to 1.
       pipeline: of a model on several devices: `stages` (in Graphcore's notation), `devices` (of
         each stage, within a replica, from 0), `schedule` and `micro_batches` (of a step of one replica).
-      checks: of a run on GPUs, those of the machine when it started: [{name, status (ok, warning or broken),
+      checks: checks of the machine at the start of a run on GPUs: [{name, status (ok, warning or broken),
         found, wanted, advice}].
-      learning_rates: {step: learning rate of the update made there}, enough to draw the whole schedule by
-        straight lines. Of a run with a time budget the rate that holds from each step on, as --lr_schedule
-        takes it.
+      learning_rates: {step: learning rate of that update}, enough points to draw the whole schedule with
+        straight lines. For a run with a time budget, the rate from each step on, as in --lr_schedule.
     """
 
     status: str
@@ -145,7 +143,7 @@ class TrainResult:
 
 
 def result_dict(result: TrainResult) -> dict:
-    """Returns the content of result.json: the fields, the scores beside them, NaN and infinity as None."""
+    """Returns the content of result.json: the fields, scores on the same level, NaN and infinity as None."""
     fields = plain_value(dataclasses.asdict(result))
     values = {_NAMES_IN_FILE.get(name, name): value for name, value in fields.items()}
     scores = values.pop("scores")
@@ -156,7 +154,7 @@ def result_dict(result: TrainResult) -> dict:
 
 
 def from_dict(values: dict) -> TrainResult:
-    """Returns the result that `load_result` has read. Numbers that are no field are scores."""
+    """Converts the dict of `load_result`. Numbers that are not fields are scores."""
     own = [field.name for field in dataclasses.fields(TrainResult)]
     names = {_NAMES_IN_FILE.get(name, name): name for name in own}
     fields = {names[name]: value for name, value in values.items() if name in names}
@@ -170,10 +168,10 @@ def evaluation_entry(fields: dict, command: str, checkpoint: str, settings: dict
     """Returns the entry of an evaluation or prediction in `evaluations`.
 
     Args:
-      fields: the fields of its own result.
+      fields: fields of the evaluation's result.
       command: the command line.
       checkpoint: prefix, or path, of the weights.
-      settings: {name: value} of what was read, and how.
+      settings: {name: value} of the data and evaluation settings.
 
     Returns:
       time (ISO 8601, UTC), command, checkpoint, step, status, reason, settings, data (number, bytes and
@@ -189,13 +187,12 @@ def evaluation_entry(fields: dict, command: str, checkpoint: str, settings: dict
 
 
 def note(model_dir: str, **values: Any) -> None:
-    """Adds fields, such as the folder of an export, to model_dir/result.json, and keeps the others."""
+    """Adds fields, such as the folder of an export, to model_dir/result.json."""
     _write(model_dir, {**load_result(model_dir), **plain_value(values)})
 
 
 def read_result(model_dir: str) -> dict:
-    """Returns the model_dir/result.json of an earlier process; an empty dict where it is missing or
-    damaged."""
+    """Returns the model_dir/result.json of an earlier process; an empty dict if it is missing or damaged."""
     try:
         return load_result(model_dir)
     except ConfigError:
@@ -203,8 +200,7 @@ def read_result(model_dir: str) -> dict:
 
 
 def load_result(model_dir: str) -> dict:
-    """Returns model_dir/result.json, its fields checked. Raises ConfigError where it is missing or
-    damaged."""
+    """Returns model_dir/result.json with checked fields. Raises ConfigError if it is missing or damaged."""
     path = os.path.join(model_dir, FILE_NAME)
     values = json_files.read_json(path)
     for field in dataclasses.fields(TrainResult):
@@ -223,14 +219,14 @@ def load_result(model_dir: str) -> dict:
 
 
 def remove_result(model_dir: str) -> None:
-    """Removes the result of an earlier process, where there is one."""
+    """Removes the result of an earlier process, if any."""
     path = os.path.join(model_dir, FILE_NAME)
     if tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
 
 
 def write_result(model_dir: str, result: TrainResult) -> str:
-    """Writes model_dir/result.json, whole or not at all. Returns its path."""
+    """Writes model_dir/result.json, atomically. Returns its path."""
     return _write(model_dir, result_dict(result))
 
 

@@ -11,11 +11,11 @@ class ParameterRow(NamedTuple):
     """Tensors of one shape whose names differ in a few places only.
 
     Attributes:
-      name: the names in the braces of a shell, e.g. layer_{0..23}/attention/self/{query,key,value}/kernel.
+      name: the names with braces as in a shell, e.g. layer_{0..23}/attention/self/{query,key,value}/kernel.
       shape: shape of each tensor.
       tensors: number of tensors.
-      parameters: numbers in all of them.
-      bytes: bytes of all of them.
+      parameters: number of parameters in all of them.
+      bytes: size of all of them.
     """
 
     name: str
@@ -26,16 +26,16 @@ class ParameterRow(NamedTuple):
 
 
 def parameter_table(variables: Iterable[Any]) -> list[ParameterRow]:
-    """Groups variables into rows: first over numbers in the names, then over words, where all else is equal.
+    """Groups variables into rows: first over numbers in the names, then over words, if the rest is equal.
 
     Args:
       variables: objects with `.name` (`bert/encoder/layer_0/output/dense/kernel:0`) and `.shape`; those
         without a `.dtype` count as float32.
 
     Returns:
-      Rows in the order in which their first variables come.
+      Rows in the order of their first variables.
     """
-    # {(shape, bytes of a number, the alternatives at each place of the name): number of tensors}
+    # {(shape, bytes per parameter, the alternatives of each part of the name): number of tensors}
     groups: dict[tuple, int] = {}
     for variable in variables:
         parts = tuple((part,) for part in variable.name.split(":")[0].split("/"))
@@ -43,7 +43,7 @@ def parameter_table(variables: Iterable[Any]) -> list[ParameterRow]:
         group = (shape, getattr(dtype, "size", 4), parts)
         groups[group] = groups.get(group, 0) + 1
     depth = max((len(parts) for _, _, parts in groups), default=0)
-    # Parts merge that are equal but for their last number, layer_0 and layer_1; then any that are no range.
+    # First parts merge that differ only in their last number, layer_0 and layer_1; then any others.
     by_number = lambda alternatives: _split_number(alternatives[0])[0]
     by_word = lambda alternatives: alternatives if len(alternatives) > 1 else None
     for same_place in (by_number, by_word):
@@ -75,7 +75,7 @@ def format_total(rows: Sequence[ParameterRow]) -> str:
 
 
 def _merge(groups: dict[tuple, int], place: int, same_place: Callable[[tuple[str, ...]], Any]) -> dict:
-    """Merges groups that are equal but for their part at `place`, there by the key `same_place`."""
+    """Merges groups that differ only in their part at `place`, if `same_place` of these parts is equal."""
     merged: dict[tuple, tuple] = {}
     for (shape, item_bytes, parts), tensors in groups.items():
         here = parts[place : place + 1]

@@ -17,9 +17,9 @@ class Tags(Protocol):
     """Another program's names for the metrics of a run, written in addition to ours.
 
     Attributes:
-      compile_time: its name for the seconds of the compilation.
-      project: its project in Weights & Biases.
-      folders: patterns of all its names.
+      compile_time: that program's name for the seconds of the compilation.
+      project: default project in Weights & Biases.
+      folders: patterns of all these names.
     """
 
     compile_time: str
@@ -60,9 +60,8 @@ class TensorBoard(NumbersCallback):
     """Writes an event file for each split that has numbers."""
 
     def __init__(self, model_dir: str, resume_step: int | None = None, tags: Tags | None = None):
-        """Args: model_dir: folder of the run; resume_step: the step that this process goes on from; points of
-        later steps are hidden. None: all are shown. tags: other names of an interval's numbers, which are
-        written, too."""
+        """Args: model_dir: folder of the run; resume_step: the step that this process resumes from; points of
+        later steps are hidden. None: all are shown. tags: additional names of an interval's numbers."""
         super().__init__(tags)
         self._folder = os.path.join(model_dir, FOLDER)
         self._resume_step = resume_step
@@ -84,14 +83,14 @@ class TensorBoard(NumbersCallback):
 class _EventFile:
     """A TensorBoard event file of scalars.
 
-    tf.summary cannot write the session-start event by which TensorBoard drops points of an interrupted
-    process that lie beyond the step a later one went on from, so the records are written here; the format is
-    TFRecords of Event.
+    tf.summary cannot write the session-start event by which TensorBoard drops the points of an interrupted
+    process after the step at which a later one resumed. So the records are written here, as TFRecords of
+    Event.
     """
 
     def __init__(self, folder: str, resume_step: int | None):
         tf.io.gfile.makedirs(folder)
-        # TensorBoard reads the files of a folder in the order of their names, so the time comes first.
+        # TensorBoard reads the files of a folder in the order of their names, so these begin with the time.
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         self._writer = tf.io.TFRecordWriter(os.path.join(folder, name))
         self._write(tf.compat.v1.Event(file_version="brain.Event:2"))
@@ -104,7 +103,7 @@ class _EventFile:
         self._writer.write(event.SerializeToString())
 
     def write(self, step: int, values: dict[str, int | float]) -> None:
-        """Writes points, each at once."""
+        """Writes points without buffering."""
         summary = tf.compat.v1.Summary(
             value=[tf.compat.v1.Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         )

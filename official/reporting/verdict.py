@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 # -----------------------------------------------------------------------------------------------------------
 # Shapes of curves
 #
-# A curve is a list of (step, value), sorted; None is a value that is not finite.
+# A curve is a list of (step, value), sorted; None stands for a non-finite value.
 
 
 _LAST_PART = 0.2  # of the steps
-_MIN_POINTS = 4  # to speak of a trend
+_MIN_POINTS = 4  # minimum for a trend
 _TREND = 0.01  # relative change of the loss that counts
 _SURE = 3.0  # standard errors
 _OVER_FITTED = 0.02  # relative rise of the evaluation loss
 _WORSE = 0.01  # fall of the score
-_BY_FAR = 5  # times that much, in one evaluation
+_BY_FAR = 5  # factor for a single evaluation
 
 Points = Sequence[tuple[int, float | None]]
 
@@ -39,8 +39,8 @@ class Trend:
     """The change of the training loss over the last part of a run.
 
     Attributes:
-      change: relative, negative where the loss fell; 0 where no change is clear.
-      over: that part, in words.
+      change: relative change, negative if the loss fell; 0 if not significant.
+      over: that part, as text.
       first, last: the loss at its ends, on the straight line through it.
     """
 
@@ -64,13 +64,13 @@ class Trend:
 
 
 def curve(metrics: list[dict], split: str, name: str, over: str = "step") -> list[tuple[int, float | None]]:
-    """Returns a metric of a split over steps, from lines of metrics.jsonl; a resumed run's later line of a
-    step counts.
+    """Returns a metric of a split over steps, from lines of metrics.jsonl; for a step that a resumed run has
+    repeated, the later line.
 
     Args:
       metrics: the lines.
       split: train or eval.
-      name: of the metric.
+      name: name of the metric.
       over: step or samples.
     """
     lines = [line for line in metrics if line.get("split") == split and name in line]
@@ -79,7 +79,7 @@ def curve(metrics: list[dict], split: str, name: str, over: str = "step") -> lis
 
 
 def finite_values(points: Points) -> list[float]:
-    """Returns the values of the points that are finite, in their order."""
+    """Returns the finite values of the points, in order."""
     return [value for _, value in known(points)]
 
 
@@ -89,13 +89,13 @@ def known(points: Points) -> list[tuple[int, float]]:
 
 
 def is_finite(value: Any) -> TypeGuard[float]:
-    """Tells whether a value is a finite number; None is not."""
+    """Returns whether a value is a finite number; False for None."""
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def divergence(losses: Points) -> int | None:
-    """Returns the step of divergence: from there on the loss is not finite, or it rose far above its minimum
-    and stayed there.
+    """Returns the step of divergence, from which on the loss is not finite or stays far above its minimum;
+    None if it did not diverge.
 
     Far means more than half of its total decrease, and more than six times its usual change from line to
     line.
@@ -119,8 +119,8 @@ def divergence(losses: Points) -> int | None:
 
 
 def trend(losses: Points) -> Trend | None:
-    """Returns the change over the last fifth of the steps, or the last few points, by a straight line; None
-    where there are too few.
+    """Returns the change over the last fifth of the steps, or the last few points, by linear regression; None
+    for too few points.
 
     A change of less than _SURE standard errors counts as 0: noise is not progress.
     """
@@ -133,7 +133,7 @@ def trend(losses: Points) -> Trend | None:
     if len(part) < _MIN_POINTS:
         part = points[-_MIN_POINTS:]
         over = f"the last {last - part[0][0]:,} steps"
-    import numpy as np  # late: nothing else here needs it
+    import numpy as np  # late: only needed here
 
     steps, values = np.transpose(part)
     center = steps.mean()
@@ -145,15 +145,15 @@ def trend(losses: Points) -> Trend | None:
 
 
 def over_fitting(evaluations: Points, losses: Points, rises: bool = False) -> tuple[int, float, float] | None:
-    """Returns (step of the best evaluation, its value, the last value) where evaluations got worse while
-    training went on to fall.
+    """Returns (step of the best evaluation, its value, the last value) if evaluations got worse while the
+    training loss went on falling.
 
     One slightly worse evaluation may be chance: at least two follow the best one, or one is far worse.
 
     Args:
-      evaluations: losses, or scores.
-      losses: of training.
-      rises: whether more is better in `evaluations`: scores. Otherwise less is.
+      evaluations: losses or scores of evaluations.
+      losses: training losses.
+      rises: whether higher is better in `evaluations`, as for scores.
     """
     points, train = known(evaluations), known(losses)
     if len(points) < 3 or len(train) < 2:
@@ -171,7 +171,7 @@ def over_fitting(evaluations: Points, losses: Points, rises: bool = False) -> tu
 
 
 def smoothed(points: Points) -> list[tuple[int, float | None]]:
-    """Returns the mean over a fiftieth of the points on either side; values that are not finite stay.
+    """Returns the mean over a fiftieth of the points on either side; non-finite values stay.
 
     At the start the window narrows on both sides, so that the steep first part is not flattened; at the end
     it narrows on the right.
@@ -190,7 +190,7 @@ def smoothed(points: Points) -> list[tuple[int, float | None]]:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Returns about `most` points: the lowest and the highest of each segment, so that spikes and gaps
+    """Returns about `most` points: the minimum and the maximum of each segment, so that spikes and gaps
     stay."""
     if len(points) <= most:
         return points
@@ -233,12 +233,12 @@ _LESS = "Lower --learning_rate, lengthen --warmup_steps or set --clip_norm"
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The judgement of a run.
+    """The assessment of a run.
 
     Attributes:
       headline: a few words.
-      sentence: what that rests on, with the numbers.
-      advice: what to do next; empty where there is nothing to say.
+      sentence: the reason for it, with numbers.
+      advice: next step; empty for none.
       tone: good, fair or bad.
     """
 
@@ -249,12 +249,12 @@ class Verdict:
 
 
 def judge(metrics: list[dict], result: TrainResult, command: str = "") -> Verdict:
-    """Judges a run.
+    """Assesses a run.
 
     Args:
       metrics: lines of metrics.jsonl.
       result: the `TrainResult`.
-      command: the command line of the run; empty where it is not known.
+      command: the command line of the run; empty if unknown.
     """
     same = f": {command}" if command else "."
     losses, saved = curve(metrics, "train", "loss"), (result.checkpoint or "").rpartition("/")[2]
@@ -304,7 +304,7 @@ def judge(metrics: list[dict], result: TrainResult, command: str = "") -> Verdic
         judged = Verdict(headline, _score_sentence(result), "", tone)
     if result.target_metric != "f1" or score is None or score >= _GOOD_F1 or judged.tone != "good":
         return judged
-    # Not a good score, even if it reached the run's target.
+    # A low score, even if it reached the run's target.
     advice = f"Train for more steps, or with another --learning_rate: {_longer(result)}" if trained else ""
     sentence = f"{judged.sentence} An F1 below {_GOOD_F1} is low."
     return Verdict(judged.headline, sentence, judged.advice or advice, "fair")
@@ -324,7 +324,7 @@ def _lowest(losses: Points) -> str:
 
 
 def _ended(metrics: list[dict], losses: Points, change: Trend | None, result: TrainResult) -> Verdict:
-    """Judges a training that ended by itself."""
+    """Assesses a training that ended normally."""
     worse, rising = _over_fitted(metrics, losses, result)
     headline, tone = _TARGET.get(result.status, ("All steps done", "good"))
     epochs, advice = result.config.get("num_train_epochs"), ""
@@ -351,8 +351,8 @@ def _ended(metrics: list[dict], losses: Points, change: Trend | None, result: Tr
 
 
 def _over_fitted(metrics: list[dict], losses: Points, result: TrainResult) -> tuple[str, int | None]:
-    """Returns a sentence on evaluations that get worse, and the step of the best one. The step is None where
-    only the loss got worse and the score still rose; without such evaluations, the sentence is empty, too."""
+    """Returns a sentence on evaluations that get worse, and the step of the best one. The step is None if
+    only the loss got worse while the score still rose; without such evaluations, the sentence is empty."""
     name = result.target_metric
     loss = over_fitting(curve(metrics, "eval", "loss"), losses)
     score = over_fitting(curve(metrics, "eval", name), losses, rises=True)
@@ -420,8 +420,8 @@ def _command(**flags: Any) -> str:
 
 
 def score_of(result: TrainResult) -> tuple[float | None, int]:
-    """Returns the target metric and its step: of the best evaluation for a task that keeps its best weights,
-    else of the last one."""
+    """Returns the target metric and its step: those of the best evaluation for a task that keeps its best
+    weights, otherwise of the last one."""
     score, step = result.scores.get(result.target_metric), result.scores.get("best_step")
     if score is not None and isinstance(step, int):
         return score, step
@@ -450,11 +450,11 @@ def _sentence(text: str) -> str:
 
 
 def judge_repeats(result: TrainResult, count: int) -> Verdict:
-    """Judges the same run from several seeds.
+    """Assesses runs that differ only in their seed.
 
     Args:
-      result: the `TrainResult` of all, with {metric: mean} and {metric_std: standard deviation} as scores.
-      count: how many runs.
+      result: the combined `TrainResult`, with {metric: mean} and {metric_std: standard deviation} as scores.
+      count: number of runs.
     """
     name = result.target_metric
     mean, deviation = result.scores.get(name), result.scores.get(f"{name}_std")

@@ -20,7 +20,7 @@ from official.reporting.result import EXIT_CODES
 from official.reporting.tensorboard import NumbersCallback, Tags
 
 ID_FILE_NAME = "wandb_id.txt"
-# Where the server cannot be reached, W&B would by default try for ten minutes and more before training
+# If the server cannot be reached, W&B would by default try for ten minutes or more before training
 # starts.
 _PATIENCE = {
     "x_graphql_retry_max": 3,
@@ -31,19 +31,19 @@ _PATIENCE = {
 
 
 class WandbRun(NumbersCallback):
-    """The W&B run of a run's folder: every process of the run, also after a kill, resumes the same one.
+    """The W&B run of a run's folder: all processes of the run, also after a kill, resume the same one.
 
     Its files are in model_dir/wandb. Numbers are train/NAME and eval/NAME over the optimizer step. Errors of
     W&B after the start become one warning.
     """
 
     def __init__(self, config: Config, tags: Tags | None = None):
-        """Starts or resumes the W&B run; `tags`: other names of the numbers, which are sent, too.
+        """Starts or resumes the W&B run; `tags`: additional names of the numbers.
 
         Raises:
           ConfigError: wandb is not installed, or has no API key while it is not offline.
         """
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # to its makers; unreached, several warnings
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # for W&B; offline it prints warnings
         try:
             wandb = importlib.import_module("wandb")
         except ImportError:
@@ -88,8 +88,8 @@ class WandbRun(NumbersCallback):
         """Sends the finite numbers of one line."""
         line = {f"{split}/{name}": value for name, value in finite_numbers(values).items()}
         samples = {"samples": plain_value(values["samples"])} if "samples" in values else {}
-        # W&B's own step only grows, but a resumed process writes some steps again: the step is a number
-        # beside the others.
+        # W&B's own step can only grow, but a resumed process repeats some steps. So the step is sent as one
+        # of the numbers.
         line = {**others, "step": int(step), **samples, **line}
         self._attempt(lambda run: run.log(line))
 
@@ -102,7 +102,7 @@ class WandbRun(NumbersCallback):
             return
         try:
             action(self._run)
-        except Exception as error:  # pylint: disable=broad-except  # training is worth more than any of W&B's errors
+        except Exception as error:  # pylint: disable=broad-except  # W&B's errors must not end the training
             self._run = None
             text = "W&B failed and gets no further metrics of this run; metrics.jsonl has them: %s"
             logging.warning(text, _one_line(error))
@@ -122,7 +122,7 @@ def _start(wandb, arguments: dict):
     """Starts the W&B run; if the server cannot be reached, an offline one."""
 
     def begin(**more: str) -> Any:
-        wandb.setup(settings=arguments["settings"])  # first, or init would print before it is silent
+        wandb.setup(settings=arguments["settings"])  # first: otherwise init prints before it is silenced
         return wandb.init(**arguments, **more)
 
     try:

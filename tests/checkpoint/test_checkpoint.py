@@ -318,7 +318,7 @@ def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, mo
         report = initialize.initialize({**named(model), **head}, str(tmp_path), None, names)
         assert not report.fresh and head["output_bias"].numpy().tolist() == order, labels
         assert head["output_weights"].numpy()[:, 0].tolist() == order, labels
-        told = "no names of its classes: they are taken in the order of the task, contradiction entailment"
+        told = "does not name its classes: the order of the task is assumed, contradiction entailment"
         assert (told in caplog.text) == (labels is None), labels
     for labels, kind, message in (
         (("good", "bad", "neutral"), None, "the labels good bad neutral, but the task has: contradiction"),

@@ -445,7 +445,7 @@ def test_pairs_are_refused_where_nothing_tells_their_texts_apart(tmp_path):
 
 def test_what_a_family_cannot_do_is_refused_by_name(tmp_path):
     folder, _ = classifier("distilbert", tmp_path)
-    with pytest.raises(ConfigError, match="Google TF1 has no names for. Allowed: H"):
+    with pytest.raises(ConfigError, match="for which Google TF1 has no names. Allowed: H"):
         convert(folder, "google", str(tmp_path / "google"))
     config, roberta, electra = (FAMILIES[name].config for name in ("distilbert", "roberta", "electra"))
     allowed = "'bert', 'distilbert', 'roberta', 'xlm-roberta', 'camembert', 'electra', 'modernbert'"

@@ -49,7 +49,7 @@ def test_a_bundle_whose_values_are_missing_is_not_whole(tmp_path):
         (lambda: data.write_bytes(content[:-1]), "m.data-00000-of-00001: truncated, "),
         (lambda: data.write_bytes(b""), "m.data-00000-of-00001: truncated, 0 bytes for tensors of "),
         (lambda: data.write_bytes(POINTER), f"m.data-00000-of-00001: {LFS}"),
-        (data.unlink, "files beside m.index are missing: m.data-00000-of-00001"),
+        (data.unlink, "data files of m.index are missing: m.data-00000-of-00001"),
         (lambda: prefix.with_name("m.index").write_bytes(POINTER), f"m.index: {LFS}"),
     ):
         change()
@@ -70,7 +70,7 @@ def test_all_values_of_a_bundle_are_needed(tmp_path):
     paths = sorted((tmp_path / "three").glob("m.data-*"))
     assert len(paths) == 3 and fault_of(prefix) == ""
     paths[1].rename(tmp_path / "kept")
-    assert "files beside m.index are missing: m.data-00001-of-00003" in fault_of(prefix)
+    assert "data files of m.index are missing: m.data-00001-of-00003" in fault_of(prefix)
     paths[1].write_bytes((tmp_path / "kept").read_bytes()[:-9])
     assert "truncated" in fault_of(prefix)
 

@@ -97,8 +97,8 @@ def test_a_process_of_poprun_has_its_part_of_the_replicas_and_ipus(configured, p
         assert chosen.select_ipus and not chosen.auto_select_ipus
         assert type(devices.make_strategy(devices.load_api(), found)).__name__ == "PopDistStrategy"
         cases = [
-            (dict(replicas=2), 2, "poprun has 4 replicas (--num-replicas), the configuration says 2"),
-            (dict(replicas=4), 3, "poprun has 2 IPUs a replica"),
+            (dict(replicas=2), 2, "poprun has 4 replicas (--num-replicas), the configuration has 2"),
+            (dict(replicas=4), 3, "poprun has 2 IPUs per replica"),
             (dict(replicas=4, replicated_tensor_sharding=True), 2, "Use --num-instances 1"),
         ]
         find = lambda settings, ipus: devices.find_instances(configured(**settings), ipus, popdist)  # noqa: E731

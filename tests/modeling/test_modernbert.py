@@ -260,7 +260,7 @@ def test_what_it_does_not_compute_is_refused_by_name():
         ({"classifier_pooling": "max"}, "classifier_pooling='max' is unknown. Allowed: cls, mean"),
         ({"layer_types": ["sliding_attention"] * 3}, "layer_types=['sliding_attention'"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "only rope_type='default'"),
-        ({"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}, "rope_theta=5.0, and global_rope_"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}, "rope_theta=5.0, but global_rope_"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling="),
         ({"sliding_window": 5}, "sliding_window=5, expected half of local_attention"),
         ({"num_attention_heads": 16}, "is odd"),

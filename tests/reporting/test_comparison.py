@@ -116,9 +116,9 @@ def test_files_that_have_changed_between_runs_are_told(tmp_path):
         data = {"eval": {"files": 1, "sha256": digest}}
         write_run(tmp_path / name, result={"status": "finished", "data": data, "data_changed": name == "c"})
     notes = comparison.compare(read(*(tmp_path / name for name in "ab")))["notes"]
-    assert notes == ["a, b: the files of eval have the same names in these settings, and other content."]
+    assert notes == ["a, b: the files of eval have the same names in these settings, but different content."]
     notes = comparison.compare(read(*(tmp_path / name for name in "bc")))["notes"]
-    assert notes == ["c went on with other data than at the beginning."]
+    assert notes == ["c resumed with data other than those at its start."]
     result = {"status": "finished", "data": {"eval": {"sha256": "3"}}}
     write_run(tmp_path / "d", input_files="other", result=result)
     assert comparison.compare(read(tmp_path / "a", tmp_path / "d"))["notes"] == []

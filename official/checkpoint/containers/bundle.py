@@ -23,18 +23,18 @@ _OF_OTHERS = re.compile(r"saved_model\.pb|.*\.(h5|keras|msgpack)")
 
 def locate(path: str) -> str | None:
     """Returns the prefix for a path: a prefix, one of its files, or a folder, of which the newest checkpoint
-    is taken; None if there is no bundle. Raises DamagedError if the newest one in the file `checkpoint` does
-    not exist."""
+    is taken; None without a bundle. Raises DamagedError if the newest one according to the file `checkpoint`
+    does not exist."""
     if not tf.io.gfile.isdir(path):
         prefix = _prefix_of(path)
         return prefix if tf.io.gfile.exists(prefix + LAST) else None
     indexes = [name for name in tf.io.gfile.listdir(path) if name.endswith(LAST)]
     try:
         state = tf.train.get_checkpoint_state(path)
-    except ValueError:  # it is damaged
+    except ValueError:  # the file is damaged
         state = None
     if state is not None:
-        # The name may be a path of the machine that wrote it.
+        # The name may be a path on the machine that wrote the file.
         name = os.path.basename(state.model_checkpoint_path)
         for prefix in (os.path.join(path, name), state.model_checkpoint_path):
             if tf.io.gfile.exists(prefix + LAST):
@@ -48,7 +48,7 @@ def locate(path: str) -> str | None:
 
 
 def why_none(path: str) -> str:
-    """Returns the reason why `locate` found nothing, for a message."""
+    """Returns the reason for which `locate` found nothing, for a message."""
     is_folder, is_there = tf.io.gfile.isdir(path), tf.io.gfile.exists(path)
     names = sorted(tf.io.gfile.listdir(path)) if is_folder else [os.path.basename(path)] * is_there
     if others := [name for name in names if _OF_OTHERS.fullmatch(name)]:
@@ -66,8 +66,8 @@ def _prefix_of(path: str) -> str:
 
 
 def read(prefix: str) -> Tensors:
-    """Returns the tensors of a bundle. Raises DamagedError where a file of it is missing or too short, and
-    when a tensor that is damaged is read."""
+    """Returns the tensors of a bundle. Raises DamagedError if one of its files is missing or truncated, and
+    when a damaged tensor is read."""
     reader, types, shapes = _index(prefix)
     data = _data_files(prefix)
     tensors = {name: _lazy(reader, name, tuple(shapes[name]), types[name]) for name in sorted(shapes)}
@@ -94,11 +94,11 @@ def _index(prefix: str) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 
 
 def _data_files(prefix: str) -> list[str]:
-    """Returns the paths of the files that hold a bundle's values. Raises DamagedError where one of them is
-    missing or no file."""
+    """Returns the paths of a bundle's data files. Raises DamagedError if one of them is missing or not a
+    file."""
     found = [re.fullmatch(r".*\.data-\d{5}-of-(\d{5})", path) for path in files(prefix)]
     missing: list[str] = []
-    # Two numbers of shards: some files are left from an earlier bundle.
+    # If two numbers of shards occur, some files are from an earlier bundle.
     for number in sorted({int(each[1]) for each in found if each} or {1}):
         paths = [f"{prefix}.data-{n:05d}-of-{number:05d}" for n in range(number)]
         missing = [path for path in paths if not tf.io.gfile.exists(path)]
@@ -108,15 +108,15 @@ def _data_files(prefix: str) -> list[str]:
                     io_files.check_readable(path)
             return paths
     gone = shortened([os.path.basename(path) for path in missing])
-    raise DamagedError(f"files beside {os.path.basename(prefix)}{LAST} are missing: {gone}")
+    raise DamagedError(f"data files of {os.path.basename(prefix)}{LAST} are missing: {gone}")
 
 
 def _stored_bytes(tensor: Tensor) -> int:
-    """Returns the bytes that the values take in a data file; texts, which have no size, are read."""
+    """Returns the size of the values in a data file; strings, whose size is unknown, are read."""
     if tensor.dtype != object:
         return tensor.nbytes
     lengths = [len(text) for text in np.ravel(tensor.read())]
-    return sum(length + max(-(-length.bit_length() // 7), 1) for length in lengths) + 4  # and a checksum
+    return sum(length + max(-(-length.bit_length() // 7), 1) for length in lengths) + 4  # plus a checksum
 
 
 def _lazy(reader: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Tensor:
@@ -132,7 +132,7 @@ def _lazy(reader: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Tensor:
 def target(output_dir: str, source: str) -> str:
     """Returns the prefix OUTPUT_DIR/<basename of the source>."""
     path = os.path.abspath(source)
-    # The weights of an export are named by its folder.
+    # The weights of an export have the name of its folder.
     own = os.path.dirname(path) if os.path.basename(path) == "assets.extra" else path
     return os.path.join(output_dir, stem(own))
 
@@ -149,8 +149,8 @@ def write(tensors: Tensors, prefix: str, progress: Progress = lambda size: None)
     """Writes a bundle that TensorFlow's readers and the TF1 Saver read.
 
     Args:
-      tensors: {name: tensor}, read here one after the other.
-      prefix: of the files, in an existing folder.
+      tensors: {name: lazy tensor}, read one after the other.
+      prefix: prefix of the files, in an existing folder.
       progress: called with the bytes written since the last call.
     """
     work = f"{prefix}.shards"

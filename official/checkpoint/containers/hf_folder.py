@@ -1,6 +1,6 @@
 """Hugging Face folders (model.safetensors, config.json, vocab.txt): reading lazily, writing tensor by tensor.
 
-Weights may be in parts (model.safetensors.index.json), and a single .safetensors file is read too. Pickle
+Weights may be in parts (model.safetensors.index.json), and a single .safetensors file is read, too. Pickle
 files (pytorch_model.bin, *.pt) are refused unopened: loading one can run any code. A LoRA adapter next to the
 weights is merged into them.
 
@@ -47,12 +47,12 @@ CONFIG = model_folder.CONFIG
 WEIGHTS, INDEX = model_folder.WEIGHTS
 LAST = WEIGHTS
 IS_FOLDER = True
-# The files of a checkpoint; other files in its folder do not belong to it.
+# The files of a checkpoint; other files in its folder are ignored.
 _CARD = "README.md"
 _OF_TEXT = (VOCABULARY, TOKENIZER, TOKENIZER_CONFIG, sentence_folder.MODULES, *sentence_folder.FILES)
 _OTHER_FILES = (INDEX, CONFIG, *_OF_TEXT, model_folder.LABELS, _CARD)
 _FILES = re.compile(r"model(-\d+-of-\d+)?\.safetensors|" + "|".join(map(re.escape, _OTHER_FILES)))
-# A folder in one of ELECTRA's: the generator that it was pre-trained with.
+# Subfolder of an ELECTRA folder: the generator that it was pre-trained with.
 GENERATOR_FOLDER = "generator"
 GENERATOR = f"{GENERATOR_FOLDER}."
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle")
@@ -68,10 +68,10 @@ _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def locate(path: str) -> str | None:
-    """Returns the folder or the .safetensors file of a path; None if there is none.
+    """Returns the folder or the .safetensors file for a path; None if there is none.
 
     Raises:
-      ConfigError: for a pickle file, or a folder with nothing else to read.
+      ConfigError: for a pickle file, or a folder with only pickle files.
     """
     pickle = None
     if os.path.isdir(path):
@@ -104,15 +104,15 @@ def locate(path: str) -> str | None:
 
 
 def read(location: str) -> Tensors:
-    """Returns the tensors of a folder or file, with those of a generator's folder in it as `generator.NAME`.
+    """Returns the tensors of a folder or file, with those of a generator's subfolder as `generator.NAME`.
 
     Raises:
       DamagedError: also when one of them is read.
-      ConfigError: if there is a config.json of an unsupported model.
+      ConfigError: for the config.json of an unsupported model.
     """
-    said, below = sizes(location), os.path.join(location, GENERATOR_FOLDER)
-    if said.get("family") == "electra" and os.path.isdir(below) and locate(below):
-        _check_generator(said, sizes(below), below)
+    config, below = sizes(location), os.path.join(location, GENERATOR_FOLDER)
+    if config.get("family") == "electra" and os.path.isdir(below) and locate(below):
+        _check_generator(config, sizes(below), below)
         found = {
             GENERATOR + name: dataclasses.replace(tensor, sources=(GENERATOR + name,))
             for name, tensor in _read_model(below).items()
@@ -121,25 +121,25 @@ def read(location: str) -> Tensors:
     return _read_model(location)
 
 
-def _check_generator(said: dict, of_generator: dict, folder: str) -> None:
-    """Raises ConfigError if a generator's config.json does not fit its discriminator's."""
-    given = ((said, os.path.dirname(folder)), (of_generator, folder))
-    said, of_generator = (
+def _check_generator(config: dict, generator: dict, folder: str) -> None:
+    """Raises ConfigError if a generator's config.json contradicts its discriminator's."""
+    given = ((config, os.path.dirname(folder)), (generator, folder))
+    config, generator = (
         dataclasses.asdict(BertConfig()) | checked_sizes(each, os.path.join(place, CONFIG))
         for each, place in given
     )
-    wanted = {key: said[key] for key in ("family", "hidden_act", "layer_norm_eps", "num_hidden_layers")}
-    heads = said["num_attention_heads"] * of_generator["hidden_size"]
-    wanted["num_attention_heads"] = heads // said["hidden_size"]
-    if wrong := [f"{key}={of_generator[key]}" for key in wanted if of_generator[key] != wanted[key]]:
+    wanted = {key: config[key] for key in ("family", "hidden_act", "layer_norm_eps", "num_hidden_layers")}
+    heads = config["num_attention_heads"] * generator["hidden_size"]
+    wanted["num_attention_heads"] = heads // config["hidden_size"]
+    if wrong := [f"{key}={generator[key]}" for key in wanted if generator[key] != wanted[key]]:
         expected = ", ".join(f"{key}={wanted[key]}" for key in wanted)
         problem = f"{', '.join(wrong)}, but a generator next to this discriminator must have {expected}."
         raise ConfigError(f"{os.path.join(folder, CONFIG)}: {problem}")
 
 
 def generator_heads(tensors: Tensors, generator: Tensors, options: Options) -> int | None:
-    """Returns the number of attention heads of a generator, which are as wide as the discriminator's; tensors
-    under ELECTRA's names. None if the discriminator's number is unknown."""
+    """Returns the number of attention heads of a generator, whose head size is the discriminator's; tensors
+    have ELECTRA's names. None if the discriminator's number is unknown."""
     output, both = "layer.0.attention.output.dense.weight", (*tensors.items(), *generator.items())
     own, theirs = (one.shape[0] for name, one in both if name.endswith(output))
     heads = options.heads_of(own)
@@ -160,8 +160,8 @@ def _read_model(location: str) -> Tensors:
 
 
 def _with_answers(tensors: Tensors, location: str, task_type: str | None) -> Tensors:
-    """Returns weights whose output layer for answers has BERT's name: in some families only config.json, or
-    the task_type of an adapter, tells it from a classifier."""
+    """Returns weights in which the output layer for answers has BERT's name: in some families only
+    config.json, or the task_type of an adapter, distinguishes it from a classifier."""
     values, _ = _read_config(location)
     family = FAMILIES.get(values.get("family", "bert"), FAMILIES["bert"])
     is_of_answers = _plain_names(values)[:1] == ["BertForQuestionAnswering"] or task_type == "QUESTION_ANS"
@@ -175,16 +175,16 @@ _MATRIX_A, _MATRIX_B = ".lora_A.weight", ".lora_B.weight"
 
 
 def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
-    """Returns weights with a LoRA adapter added to them: W + scale B A. Weights that the adapter holds
-    whole, such as a classifier's, take the place of the model's.
+    """Returns weights with a LoRA adapter merged into them: W + scale B A. Weights that the adapter stores
+    whole, such as a classifier's, replace the model's.
 
     Raises:
-      ConfigError: if it has tensors that belong to none of the weights, or has been merged into them before.
+      ConfigError: if the adapter has tensors without a matching weight, or is already merged.
     """
     found = {
         re.sub(r"\.(base_layer|modules_to_save)\.", ".", name.removeprefix("base_model.model.")): tensor
         for name, tensor in read_file(adapter.path).items()
-        if ".original_module." not in name  # the model's own, which is replaced
+        if ".original_module." not in name  # the model's weight, which is replaced
     }
     merged, strange = dict(tensors), []
     wholes: Tensors = {}
@@ -221,13 +221,12 @@ def _merged(tensors: Tensors, adapter: model_folder.Adapter) -> Tensors:
 
 
 def _is_cast(tensor: Tensor, other: Tensor) -> bool:
-    """Tells whether a tensor has the values of another, in its own type."""
+    """Returns whether a tensor equals another one, cast to its type."""
     return np.array_equal(tensor.read(), other.read().astype(tensor.dtype))
 
 
 def _name_in(tensors: Tensors, name: str) -> str:
-    """Returns the name that a weight has in the model's file, with or without the prefix of models with
-    heads."""
+    """Returns the name of a weight in the model's file, with or without the prefix of models with heads."""
     scopes = dict.fromkeys(family.scope for family in FAMILIES.values())
     others = (other for scope in scopes for other in (name.removeprefix(scope), scope + name))
     return name if name in tensors else next((other for other in others if other in tensors), name)
@@ -249,7 +248,7 @@ def _with_product(weight: Tensor, b: Tensor, a: Tensor, adapter: model_folder.Ad
 
 def _read_parts(folder: str) -> Tensors:
     path = os.path.join(folder, INDEX)
-    try:  # {name of tensor: file in the folder}
+    try:  # {name of a tensor: file in the folder}
         parts = json_files.expect(json_files.read_json(path), "weight_map", dict, path)
     except ConfigError as error:
         raise DamagedError(f"{INDEX} cannot be read ({error})") from None
@@ -283,8 +282,8 @@ def read_file(path: str) -> Tensors:
 
 def _lazy(path: str, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
     def get() -> np.ndarray:
-        # Opened for every tensor: the library maps the file, and pages that were read would count as memory
-        # until it is closed.
+        # Opened for every tensor: the library maps the file, and pages once read would count as memory until
+        # the file is closed.
         with _open(path) as file:
             try:
                 return file.get_tensor(name)
@@ -304,12 +303,12 @@ def _open(path: str) -> Any:
 
 
 def target(output_dir: str, source: str) -> str:
-    """Returns OUTPUT_DIR: a checkpoint is a folder."""
+    """Returns OUTPUT_DIR: a checkpoint is a whole folder."""
     return output_dir
 
 
 def files(location: str) -> list[str]:
-    """Returns the files of a folder, or the file, that are there."""
+    """Returns the existing files of a folder, or the file."""
     if os.path.isfile(location):
         return [location]
     names = sorted(os.listdir(location)) if os.path.isdir(location) else []
@@ -326,13 +325,13 @@ def write(
     """Writes a folder of weights.
 
     Args:
-      tensors: {name: tensor}, read here one after the other.
-      folder: made where it is not there.
+      tensors: {name: lazy tensor}, read one after the other.
+      folder: created if missing.
       progress: called with the bytes written since the last call.
       others: {name: content} of other files in the folder.
     """
     os.makedirs(folder, exist_ok=True)
-    # Wide types first, as the library writes them: every tensor then begins at a multiple of its type's size.
+    # Wide types first, as the library does, so that every tensor begins at a multiple of its item size.
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     place = 0
@@ -366,8 +365,7 @@ def write(
 # transformers' names, so that it computes there what it computes here.
 
 
-# A tensor of the head -> the class whose files have it; a fine-tuned head tells more than the one it was
-# pre-trained with.
+# {tensor of a head: class whose files have it}; a fine-tuned head takes precedence over a pre-training head.
 _ARCHITECTURES = {
     "classifier.weight": "BertForSequenceClassification",
     "qa_outputs.weight": "BertForQuestionAnswering",
@@ -378,15 +376,15 @@ _ARCHITECTURES = {
 _TABLE, _SEGMENTS = "embeddings.word_embeddings.weight", "embeddings.token_type_embeddings.weight"
 _POSITIONS = "embeddings.position_embeddings.weight"
 _NEXT_SENTENCE_ONLY = "BertForNextSentencePrediction"
-# Classes whose classifier is for words or for multiple choice.
+# Classes with a classifier for words or for multiple choice.
 _OTHER_CLASSIFIERS = {kind: f"Bert{end}" for end, kind in model_folder.PROBLEM_TYPE_OF_CLASS.items()}
 _SUPPORTED = ("BertModel", *_ARCHITECTURES.values(), *_OTHER_CLASSIFIERS.values(), _NEXT_SENTENCE_ONLY)
 _SUPPORTED = (*_SUPPORTED, "BertLMHeadModel")
 
 
 def architecture_of(names: Collection[str], problem_type: str | None) -> str:
-    """Returns BERT's class for a model with these weights, by Hugging Face's names of BERT's. `problem_type`
-    tells classifiers of texts, words and choices apart."""
+    """Returns BERT's class for a model with these weights, in Hugging Face's names for BERT. `problem_type`
+    distinguishes classifiers of texts, words and choices."""
     architecture = next((name for head, name in _ARCHITECTURES.items() if head in names), "BertModel")
     if architecture == "BertForSequenceClassification":
         return _OTHER_CLASSIFIERS.get(str(problem_type), architecture)
@@ -399,12 +397,12 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
     """Returns {name: content} of the other files of a folder.
 
     Args:
-      tensors: {Hugging Face's name of BERT's: tensor}, of a whole encoder at least.
+      tensors: {Hugging Face's name for BERT: tensor}, at least a whole encoder.
       options: num_attention_heads, hidden_act, family, of_family, of_training, vocab_file, do_lower_case,
         labels, problem_type, embedding.
 
     Raises:
-      ConfigError: if the number of heads is unknown, or it or the vocabulary does not fit the tensors.
+      ConfigError: if the number of heads is unknown, or it or the vocabulary contradicts the tensors.
     """
     shapes = {name.removeprefix("bert."): tensor.shape for name, tensor in tensors.items()}
     words, width = shapes[_TABLE]
@@ -470,7 +468,7 @@ def files_beside(tensors: Tensors, options: Options) -> dict[str, bytes]:
 
 
 def _read_config(location: str) -> tuple[dict, str]:
-    """Returns the content of the config.json of a folder, or beside a file, under BERT's keys, and its path;
+    """Returns the content of the config.json of a folder, or next to a file, under BERT's keys, and its path;
     {} without one."""
     path = os.path.join(model_folder.folder_of(location), CONFIG)
     values = json_files.read_json(path, any_number=True) if os.path.exists(path) else {}
@@ -478,21 +476,20 @@ def _read_config(location: str) -> tuple[dict, str]:
     return (with_plain_keys(values, path) if is_hugging_face(values) else values), path
 
 
-# Of heads, in transformers' trainings; those here have the dropout of the blocks.
+# Dropout of heads in transformers' training; heads of this project use the dropout of the blocks.
 _DROPOUT_OF_HEADS = ("classifier_dropout", "qa_dropout", "seq_classif_dropout", "summary_last_dropout")
 
 
 def dropout_of_heads(location: str) -> dict[str, float]:
-    """Returns the rates of dropout of heads that the config.json of a folder, or beside a file, says, which
-    are kept for others, by its keys."""
+    """Returns {key: rate} of the dropout of heads in the config.json of a folder, or next to a file. This
+    project does not use them, but keeps them for transformers."""
     values = json_files.read_json_or_empty(os.path.join(model_folder.folder_of(location), CONFIG))
     values = values if is_hugging_face(values) else {}
     return {key: values[key] for key in _DROPOUT_OF_HEADS if isinstance(values.get(key), (int, float))}
 
 
 def _plain_names(values: dict) -> list[str]:
-    """Returns the classes that a config.json names as BERT's, those of TensorFlow and Flax under PyTorch's
-    names."""
+    """Returns the classes in a config.json as BERT's, those of TensorFlow and Flax under PyTorch's names."""
     names, family = values.get("architectures") or [], FAMILIES.get(values.get("family", "bert"))
     title = family.title if family else "Bert"
     return [
@@ -502,8 +499,8 @@ def _plain_names(values: dict) -> list[str]:
 
 
 def check_labels(location: str, outputs: int) -> None:
-    """Raises ConfigError where the config.json of a folder, or beside a file, names another number of classes
-    than the classifier has outputs. One of multiple choice has one output, whatever that number is."""
+    """Raises ConfigError if the config.json of a folder, or next to a file, has another number of classes
+    than the classifier has outputs. A multiple-choice classifier has one output, whatever that number is."""
     values, path = _read_config(location)
     found, number = model_folder.labels_of_hugging_face(values, path), values.get("num_labels")
     if found["problem_type"] == model_folder.PROBLEM_TYPE_OF["choice"]:
@@ -514,17 +511,17 @@ def check_labels(location: str, outputs: int) -> None:
 
 
 def sizes(location: str) -> dict:
-    """Returns the model's sizes under the keys of bert_config.json, as the folder's config.json gives them.
+    """Returns the model's sizes under the keys of bert_config.json, from the folder's config.json.
 
     Args:
       location: folder, or .safetensors file in one.
 
     Returns:
-      The keys of BertConfig that are there, and position_embedding_type. hidden_act is this project's name
-      (see above), and transformers' default where the file says none. Empty where there is no config.json.
+      The existing keys of BertConfig, and position_embedding_type. hidden_act is this project's name (see
+      above), by default transformers' default. Empty without a config.json.
 
     Raises:
-      ConfigError: where config.json is not JSON or another model's, which position_embedding_type tells too.
+      ConfigError: if config.json is not JSON or is of another model, also by its position_embedding_type.
     """
     values, path = _read_config(location)
     if is_hugging_face(values):
@@ -532,8 +529,8 @@ def sizes(location: str) -> dict:
         values.setdefault("family", BertConfig.family)
         for name in _plain_names(values):
             if name not in _SUPPORTED:
-                told = f"(another model or head), only {', '.join(_SUPPORTED)}."
-                raise ConfigError(f"{path}: architectures={name[:60]} is not supported {told}")
+                others = f"(another model or head), only {', '.join(_SUPPORTED)}."
+                raise ConfigError(f"{path}: architectures={name[:60]} is not supported {others}")
     else:
         model_folder.check_values(values, CONFIG, path)
     activation = activation_of(values)

@@ -30,7 +30,7 @@ def locate(path: str) -> str | None:
     """Returns the prefix for a path: a prefix, one of its files, or a folder; None if it is not an
     object-based checkpoint.
 
-    Their files are named like those of other bundles: the index tells them apart.
+    Their files are named like those of other bundles; only the index distinguishes them.
     """
     prefix = bundle.locate(path)
     try:
@@ -61,7 +61,7 @@ def read(prefix: str) -> Tensors:
 def _parse(tensor: Tensor) -> Graph:
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     try:
-        graph.ParseFromString(tensor.read().tobytes())  # not item(), which takes off zeros at the end
+        graph.ParseFromString(tensor.read().tobytes())  # not item(), which strips zeros at the end
     except DecodeError as error:
         raise DamagedError(f"{GRAPH}: {error}") from None
     numbers = [child.node_id for node in graph.nodes for child in node.children]
@@ -83,7 +83,7 @@ def _names(graph: Graph) -> dict[str, str]:
     names = {key: name or key.removesuffix(_VALUE) for key, name in keys.items()}
     slots = {}
     for node in graph.nodes:
-        # An optimizer whose counter of steps is called LAMB/iter is LAMB.
+        # An optimizer whose step counter is LAMB/iter is LAMB.
         counters = [
             key for child in node.children if child.local_name == "iter" for key in keys_of(child.node_id)
         ]
@@ -107,8 +107,8 @@ def write(
     """Writes a checkpoint that `tf.train.Checkpoint(model=...)` restores into the model with these variables.
 
     Args:
-      tensors: {full name of the variable: tensor}, read here one after the other.
-      prefix: of the files, in a folder that is there.
+      tensors: {full name of the variable: lazy tensor}, read one after the other.
+      prefix: prefix of the files, in an existing folder.
       progress: called with the bytes written since the last call.
       paths: {full name: paths of attribute names from `model` to the variable}; the first path is its key.
         None: the name is the only path.
@@ -116,7 +116,7 @@ def write(
     names = paths or {name: (name,) for name in tensors}
     ways = {name: [f"model/{path}" for path in names[name]] for name in tensors}
     by_key = {ways[name][0] + _VALUE: tensor for name, tensor in tensors.items()}
-    # `restore` looks for it, and assert_existing_objects_matched misses it
+    # required by `restore` and assert_existing_objects_matched
     ways["save_counter"] = ["save_counter"]
     by_key["save_counter" + _VALUE] = tensors_lib.of_array(np.array(1, np.int64), "save_counter")
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
@@ -133,7 +133,7 @@ def write(
 
 
 def _number_of(graph: Graph, numbers: dict[str, int], path: str) -> int:
-    """Returns the number of the object at the end of a path; adds missing objects."""
+    """Returns the number of the object at a path; adds missing objects."""
     if path not in numbers:
         graph.nodes.add()
         _connect(graph, numbers, path, len(graph.nodes) - 1)
@@ -141,7 +141,7 @@ def _number_of(graph: Graph, numbers: dict[str, int], path: str) -> int:
 
 
 def _connect(graph: Graph, numbers: dict[str, int], path: str, number: int) -> None:
-    """Adds a path to an object."""
+    """Adds an object at a path."""
     parent, _, name = path.rpartition("/")
     numbers[path] = number
     graph.nodes[_number_of(graph, numbers, parent)].children.add(node_id=number, local_name=name)

@@ -1,4 +1,4 @@
-"""ONNX files as containers of tensors, their initializers, which are read lazily and written one by one."""
+"""ONNX files as containers of tensors (initializers), read lazily and written one by one."""
 
 import collections
 import math
@@ -19,12 +19,12 @@ from official.io.errors import ConfigError, check_installed, shortened
 # -----------------------------------------------------------------------------------------------------------
 # Fields of protocol buffers
 #
-# A field is a key (its number and its kind), for some kinds a length, and its bytes. A length and a key are
-# numbers of 7 bits a byte.
+# A field is a key (its number and kind), for some kinds a length, and its bytes. Keys and lengths are numbers
+# with 7 bits per byte.
 
 
 _VARINT, _BYTES = 0, 2  # kinds of fields
-_FIXED = {1: 8, 5: 4}  # kinds of fixed length, and these
+_FIXED = {1: 8, 5: 4}  # {kind of fixed length: its length}
 
 
 class Field(NamedTuple):
@@ -38,7 +38,7 @@ class Field(NamedTuple):
 
 
 def walk(file: BinaryIO, start: int, end: int) -> Iterator[Field]:
-    """Yields the fields between two places of a file. Raises DamagedError where they do not end at `end`."""
+    """Yields the fields between two offsets of a file. Raises DamagedError if they do not end at `end`."""
     place = start
     while place < end:
         file.seek(place)
@@ -57,13 +57,14 @@ def walk(file: BinaryIO, start: int, end: int) -> Iterator[Field]:
 
 
 def inside(file: BinaryIO, fields: list[Field], number: int) -> list[Field]:
-    """Returns the fields of a number that are directly inside of these. Raises DamagedError as `walk`."""
+    """Returns the fields with a number that are directly inside these fields. Raises DamagedError as
+    `walk`."""
     found = (one for field in fields for one in walk(file, field.inside, field.end))
     return [one for one in found if one.number == number]
 
 
 def _read_varint(file: BinaryIO) -> int:
-    """Reads a number of 7 bits a byte, the lowest first; the top bit says that more follow."""
+    """Reads a number with 7 bits per byte, the lowest first; the top bit means that more follow."""
     value = 0
     for shift in range(0, 70, 7):
         byte = file.read(1)
@@ -76,13 +77,13 @@ def _read_varint(file: BinaryIO) -> int:
 
 
 def bytes_of(file: BinaryIO, start: int, end: int) -> bytes:
-    """Returns the bytes between two places of a file."""
+    """Returns the bytes between two offsets of a file."""
     file.seek(start)
     return file.read(end - start)
 
 
 def head_of(number: int, length: int) -> bytes:
-    """Returns key and length of a field of bytes."""
+    """Returns the encoded key and length of a field of bytes."""
     return _varint(number << 3 | _BYTES) + _varint(length)
 
 
@@ -106,8 +107,8 @@ def _varint(value: int) -> bytes:
 
 LAST = ".onnx"
 IS_FOLDER = False
-_MAX_BYTES = 2_000_000_000  # a protocol buffer holds less than 2 GiB; beyond, the values go to a second file
-_IR_VERSION, _OPSET = 8, 9  # of the model; opset 9 is PopART's
+_MAX_BYTES = 2_000_000_000  # a protocol buffer holds less than 2 GiB; larger models have a second file
+_IR_VERSION, _OPSET = 8, 9  # written into the model; opset 9 is PopART's
 _DTYPES: dict[str, np.dtype] = {
     "FLOAT": np.dtype(np.float32),
     "DOUBLE": np.dtype(np.float64),
@@ -118,7 +119,7 @@ _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def _library() -> Any:
-    """Imports the onnx package, which only this format needs."""
+    """Imports the onnx package, needed only by this format."""
     check_installed("an .onnx file", "onnx", "onnx")
     import onnx
 
@@ -126,8 +127,8 @@ def _library() -> Any:
 
 
 def locate(path: str) -> str | None:
-    """Returns the .onnx file that a path means: itself, or of a folder the one with the highest number; None
-    where there is none."""
+    """Returns the .onnx file for a path: the path itself, or in a folder the file with the highest number;
+    None without one."""
     if not os.path.isdir(path):
         return path if path.endswith(".onnx") and os.path.isfile(path) else None
     names = [name for name in os.listdir(path) if name.endswith(".onnx")]
@@ -141,7 +142,7 @@ def target(output_dir: str, source: str) -> str:
 
 
 def files(location: str) -> list[str]:
-    """Returns the files of a model that are there."""
+    """Returns the existing files of a model."""
     return [path for path in (location, _data_path(location)) if os.path.exists(path)]
 
 
@@ -177,7 +178,7 @@ def _tensor(onnx: Any, file: BinaryIO, location: str, field: Field) -> Tensor:
     raw = next((part for part in parts if part.number == onnx.TensorProto.RAW_DATA_FIELD_NUMBER), None)
     path, offset, size = location, 0, None
     is_external = head.data_location == onnx.TensorProto.EXTERNAL
-    is_inline = raw is None and not is_external  # fields of numbers, not raw bytes
+    is_inline = raw is None and not is_external  # numeric fields instead of raw bytes
     if is_external:
         path, offset = _second_file(location, head)
         _check_size(path, shape, dtype, offset)
@@ -199,13 +200,13 @@ def _tensor(onnx: Any, file: BinaryIO, location: str, field: Field) -> Tensor:
 
 
 def _read_head(onnx: Any, file: BinaryIO, parts: list[Field]) -> Any:
-    """Returns an initializer without its values. Raises DamagedError if its texts are invalid."""
+    """Returns an initializer without its values. Raises DamagedError if its strings are invalid."""
     needed = ("NAME", "DIMS", "DATA_TYPE", "DATA_LOCATION", "EXTERNAL_DATA")
     numbers = {getattr(onnx.TensorProto, f"{name}_FIELD_NUMBER") for name in needed}
     described = [bytes_of(file, part.start, part.end) for part in parts if part.number in numbers]
     head = _parse(onnx, b"".join(described))
     places = [text for entry in head.external_data for text in (entry.key, entry.value)]
-    # Invalid text is returned as bytes.
+    # Invalid UTF-8 is returned as bytes.
     if not all(isinstance(text, str) and text.isprintable() for text in (head.name, *places)):
         raise DamagedError(f"the initializer {head.name!r} or its location, {places}, is not text")
     offsets = [entry.value for entry in head.external_data if entry.key == "offset"]
@@ -216,7 +217,7 @@ def _read_head(onnx: Any, file: BinaryIO, parts: list[Field]) -> Any:
 
 
 def check_second_files(location: str) -> None:
-    """Raises DamagedError if values of a model are in files that `read` refuses, such as links. Call it
+    """Raises DamagedError if values of a model are in files that `read` refuses, such as links. Called
     before another library opens the model."""
     onnx = _library()
     with naming_damaged(location), io_files.open_binary(location) as file:
@@ -238,8 +239,8 @@ def _initializers(onnx: Any, file: BinaryIO, location: str) -> tuple[list[Field]
 def _check_size(
     path: str, shape: tuple[int, ...], dtype: np.dtype, offset: int, size: int | None = None
 ) -> None:
-    """Raises DamagedError if a file does not hold the bytes of a tensor from an offset on, or if their number
-    is not the stored `size`."""
+    """Raises DamagedError if a file is too short for a tensor at an offset, or if the tensor's size is not
+    the stored `size`."""
     needed = math.prod(shape) * dtype.itemsize
     with naming_damaged(path):
         io_files.check_readable(path)
@@ -253,11 +254,11 @@ def _check_size(
 def _from_numbers(
     onnx: Any, location: str, field: Field, shape: tuple[int, ...], dtype: np.dtype
 ) -> np.ndarray:
-    """Reads values that are fields of numbers and not raw bytes."""
+    """Reads values stored as numeric fields instead of raw bytes."""
     with open(location, "rb") as file:
         tensor = _parse(onnx, bytes_of(file, field.inside, field.end))
     if dtype.itemsize == 2:
-        # One 16-bit float in each int32, as ONNX says, or two, which is PopART's own way.
+        # One 16-bit float per int32, as ONNX specifies, or two, as PopART writes them.
         numbers, count = np.array(tensor.int32_data, np.int64).astype(np.int32), math.prod(shape)
         packed = count > 1 and len(numbers) == (count + 1) // 2
         return numbers.view(dtype)[:count] if packed else numbers.astype(np.uint16).view(dtype)
@@ -268,8 +269,8 @@ def _from_numbers(
 
 
 def _second_file(location: str, head: Any) -> tuple[str, int]:
-    """Returns the path of a model's second file, and where the values of an initializer begin in it. It is
-    searched in the model's folder only. Raises DamagedError if it is a link, or behind one: a model from
+    """Returns the path of a model's second file, and the offset of an initializer's values in it. Only the
+    model's folder is searched. Raises DamagedError if the file is a link, or behind one: a model from
     elsewhere could name any file of this machine."""
     place = {entry.key: entry.value for entry in head.external_data}
     name = place.get("location", "")
@@ -296,21 +297,21 @@ def _parse(onnx: Any, content: bytes) -> Any:
 
 
 def write(tensors: Tensors, location: str, progress: Progress = lambda size: None) -> None:
-    """Writes a model of initializers and no nodes, which is what PopART's BERT loads weights from.
+    """Writes a model of initializers and no nodes, from which PopART's BERT loads weights.
 
     Args:
-      tensors: {name: tensor}, read here one after the other.
-      location: of the .onnx file. From 2 GB on the values are in `LOCATION.data` beside it.
+      tensors: {name: lazy tensor}, read one after the other.
+      location: path of the .onnx file. From 2 GB on, the values are in `LOCATION.data`.
       progress: called with the bytes written since the last call.
 
     Raises:
-      ConfigError: without the onnx package, and for a type that is not in ONNX.
+      ConfigError: without the onnx package, and for a type that ONNX lacks.
     """
     onnx = _library()
     tensors = dict(sorted(tensors.items()))
     is_external = sum(tensor.nbytes for tensor in tensors.values()) > _MAX_BYTES
     data_path = _data_path(location)
-    # Per tensor, the bytes before its values: its field of the graph, up to the raw data, or whole.
+    # Per tensor, the bytes before its values: its field of the graph, up to the raw data or complete.
     heads: list[bytes] = []
     place = 0
     for name, tensor in tensors.items():

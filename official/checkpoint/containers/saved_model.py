@@ -1,8 +1,8 @@
 """Exports of this project: SavedModels whose variables have the names of weights, with the model's
 configuration in assets.extra/.
 
-A weight that is kept in 8 bits is two variables, NAME and NAME/scale, and is read as their product. The
-location of an export is its folder assets.extra, beside whose files its weights then are.
+A weight in 8 bits is two variables, NAME and NAME/scale, read as their product. The location of an export is
+its folder assets.extra, next to whose files the weights are.
 """
 
 import os
@@ -19,8 +19,8 @@ _SCALE = "/scale"
 
 
 def locate(path: str) -> str | None:
-    """Returns the folder assets.extra of an export that its folder, or its saved_model.pb, means; None where
-    there is none. Raises ConfigError for an export that is no SavedModel."""
+    """Returns the folder assets.extra of an export, given its folder or its saved_model.pb; None for anything
+    else. Raises ConfigError for an export that is not a SavedModel."""
     folder = os.path.dirname(path) if os.path.basename(path) in (LAST, EXTRA) else path
     if os.path.isfile(os.path.join(folder, MANIFEST)) and not os.path.isfile(os.path.join(folder, LAST)):
         advice = "Give the model that was exported, or an export with --format=saved_model."

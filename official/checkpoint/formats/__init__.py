@@ -1,8 +1,8 @@
 """Checkpoint formats: names of tensors, kinds of files, options of a conversion.
 
-Every module here holds one format or several; `registry.FORMATS` names them, and
-`google` has the shortest. A format is a table of names (`mapping`), the two functions that use it, and the
-name of a container. Actions, --help, flags, reading and writing follow from it.
+Every module here defines one or several formats; `registry.FORMATS` lists them, and `google` has the
+shortest. A format is a table of names (`mapping`), two functions that use it, and the name of a container.
+Actions, --help, flags, reading and writing follow from it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from official.io.sentence_folder import EmbeddingSettings
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """A setting that only some formats have; the flag of a conversion has its name.
+    """A setting that only some formats have; its flag has the same name.
 
     Attributes:
-      name: of the flag.
-      default: the value if it is not given.
-      help: what the flag does, for --help.
-      most: the largest number, for an option that is a number from 1; None: it is on or off.
-      for_target: it changes only what is written.
+      name: name of the flag.
+      default: value if the flag is not given.
+      help: text of the flag for --help.
+      most: maximum of an option that is a number from 1; None for a boolean.
+      for_target: whether it changes only the written format.
     """
 
     name: str
@@ -49,33 +49,33 @@ class Options:
     """Settings of a conversion.
 
     Attributes:
-      vocab_size: words of the target; None: as many as the source has.
-      averages: {word of the target: words of the source}, by ids: it gets the mean of their embeddings and
-        output biases.
-      with_optimizer: carry optimizer slots where both formats have them.
-      precision: 16 or 32, the float type of the target; None: as it is.
-      num_attention_heads: splits the attention kernels where a format does; None: as shapes or a config file
-        say.
-      hidden_act: the model's activation, by its name in config.model.ACTIVATIONS; None: as a config file
-        says, else the usual one of the source's format. The config file beside the result says it.
-      layer_norm_eps: epsilon of LayerNorm, in the same way; None: as a config file says, else
-        the usual one of the source's format.
-      family: of the model, one of `config.model.FAMILIES`.
-      of_family: {key of BertConfig: value} of its `Family.without_shape`, as a config file says them, else
-        the usual ones.
+      vocab_size: words of the target; None: as in the source.
+      averages: {id of a word of the target: ids of words of the source}; it gets the mean of their embeddings
+        and output biases.
+      with_optimizer: carry optimizer slots over if both formats have them.
+      precision: 16 or 32, the float type of the target; None: unchanged.
+      num_attention_heads: number of heads, for formats that split the attention kernels; None: from shapes or
+        a config file.
+      hidden_act: the model's activation, by its name in config.model.ACTIVATIONS; None: from a config file,
+        otherwise the usual one of the source's format. Stored in the config file of the result.
+      layer_norm_eps: epsilon of LayerNorm, in the same way; None: from a config file, otherwise the usual one
+        of the source's format.
+      family: family of the model, one of `config.model.FAMILIES`.
+      of_family: {key of BertConfig: value} of its `Family.without_shape`, from a config file or the usual
+        ones.
       of_training: {key: value} of `config.model.OF_TRAINING`, and of the dropout of heads in Hugging Face's
-        files, of those that a config file says.
-      vocab_file: vocabulary that is put beside the result: vocab.txt, tokenizer.json, or a folder with one of
-        them.
-      do_lower_case: whether its text is lower-cased; None: as the vocabulary's files say, else as its words
-        look.
-      labels: names of a classifier's classes, in their order; None: not known.
-      problem_type: of a classifier, a value of `model_folder.PROBLEM_TYPE_OF`; None: not known.
-      thresholds: of several labels: the probability from which on a text has each; none: not known.
-      scale: of a number: the (mean, deviation) that the source's outputs are in units of. The result's are
-        the numbers themselves.
-      model_card: README.md of a folder for Hugging Face; None: of no run.
-      embedding: of the files of sentence-transformers beside the source; None: there are none.
+        files, as far as a config file has them.
+      vocab_file: vocabulary that is copied next to the result: vocab.txt, tokenizer.json, or a folder with
+        one of them.
+      do_lower_case: whether its text is lower-cased; None: from the vocabulary's files, otherwise guessed
+        from its words.
+      labels: names of a classifier's classes, in the order of its outputs; None: unknown.
+      problem_type: type of a classifier, a value of `model_folder.PROBLEM_TYPE_OF`; None: unknown.
+      thresholds: minimum probability of each of several labels; empty: unknown.
+      scale: (mean, deviation), the units of a regression model's outputs in the source. The result's outputs
+        are the numbers themselves.
+      model_card: README.md of a folder for Hugging Face; None if the checkpoint is not of a run.
+      embedding: settings from sentence-transformers files next to the source; None without such files.
       of_formats: {name of an Option: value}: the given options of formats.
     """
 
@@ -101,7 +101,7 @@ class Options:
 
     @classmethod
     def of(cls, **settings: Any) -> Options:
-        """Returns the options with these settings, of every conversion or of formats, by their names."""
+        """Returns the options with these settings, general ones or those of formats, by their names."""
         everywhere = {field.name for field in dataclasses.fields(cls)}
         return cls(
             **{name: value for name, value in settings.items() if name in everywhere},
@@ -109,11 +109,11 @@ class Options:
         )
 
     def get(self, option: Option) -> Any:
-        """Returns the value of an option of a format: as given, else its default."""
+        """Returns the value of an option of a format: as given, otherwise its default."""
         return self.of_formats.get(option.name, option.default)
 
     def positions_of(self, rows: int | None) -> int:
-        """Returns how many tokens a sequence may have; `rows` are those of the position table, None in
+        """Returns the maximum tokens per sequence; `rows` is the length of the position table, None in
         families without one."""
         rows = self.of_family["max_position_embeddings"] if rows is None else rows
         return rows - self.of_family.get("position_offset", 0)
@@ -121,8 +121,8 @@ class Options:
     def files_beside(
         self, has_classes: bool, hidden_size: int, rows: int | None, has_segments: bool = True
     ) -> dict[str, bytes]:
-        """Returns {name: content} of the files beside weights of these sizes that are no configuration:
-        vocabulary, labels, settings of vectors. `rows` as of `positions_of`."""
+        """Returns {name: content} of the sidecar files for weights of these sizes, except configurations:
+        vocabulary, labels, settings of vectors. `rows` as in `positions_of`."""
         found: dict[str, bytes] = {}
         if self.vocab_file:
             positions = self.positions_of(rows)
@@ -135,8 +135,8 @@ class Options:
         return found
 
     def heads_of(self, hidden_size: int) -> int | None:
-        """Returns the number of attention heads that is given; None where none is. Raises ConfigError for one
-        that does not divide the hidden size."""
+        """Returns the given number of attention heads; None if none is given. Raises ConfigError for one that
+        does not divide the hidden size."""
         heads = self.num_attention_heads
         if heads is not None and (type(heads) is not int or heads < 1 or hidden_size % heads):
             raise ConfigError(
@@ -160,30 +160,32 @@ class Format:
     """A checkpoint format.
 
     Attributes:
-      name: as actions and messages have it.
-      title: its name for people.
+      name: name in actions and messages.
+      title: display name.
       container: name of the module of `containers` that reads and writes its files.
-      to_canonical: gives its tensors the canonical names.
-      from_canonical: gives canonical tensors its names.
-      aliases: other names that are understood.
-      name_in_reports: where reports and listings keep an older name; empty: `name`.
-      signature: regular expression of a tensor's name that identifies the format within its container; None:
-        the container alone does.
-      foreign: regular expression of a tensor's name that the format never has, where another with the same
-        signature does; None: there is none.
-      precedence: of two formats that fit a path, the one with the higher number is taken.
-      encoder_names: regular expression, found in names that must belong to an encoder.
-      partners: {format: its name in actions}, of a format that is converted only to and from these; only its
-        own defaults then apply. None: it is converted to and from all.
-      options: that it brings.
+      to_canonical: function that renames its tensors to the canonical names.
+      from_canonical: function that renames canonical tensors to its names.
+      aliases: other accepted names.
+      name_in_reports: older name, kept in reports and listings; empty: `name`.
+      signature: regular expression of a tensor name that identifies the format within its container; None if
+        the container identifies it.
+      foreign: regular expression of a tensor name that the format never has, unlike another format with the
+        same signature; None for none.
+      precedence: of two formats that match a path, the one with the higher number is taken.
+      encoder_names: regular expression that matches part of the names that must belong to an encoder.
+      partners: {format: its name in actions}, for a format that is converted only to and from these; only its
+        defaults then apply. None: converted to and from all.
+      options: the format's own options.
       as_source, as_target: {setting: default value}.
-      usual_activation, usual_epsilon: of its models, and of their LayerNorm, where no configuration is there.
-      float32_names: regular expression of names of tensors that are float32 at any precision; None: of none.
-      heads_of: the number of attention heads that shapes of its tensors tell; None where they do not.
-      may_lack_biases: its models may lack biases in the attention; in other formats, zeros replace them.
-      families: names of those of `config.model` whose models it holds.
-      brings_sidecar_files: `write` puts configuration and vocabulary with the weights.
-      writer: writes tensors with what belongs to them; None: the container does.
+      usual_activation, usual_epsilon: activation of its models, and epsilon of their LayerNorm, if there is
+        no configuration.
+      float32_names: regular expression of tensor names that are float32 at any precision; None for none.
+      heads_of: function that derives the number of attention heads from tensor shapes; None if they do not
+        show it.
+      may_lack_biases: whether its models may lack biases in the attention; other formats get zeros for them.
+      families: names of the families of `config.model` that it supports.
+      brings_sidecar_files: whether `write` also writes configuration and vocabulary.
+      writer: function that writes tensors with their sidecar files; None: the container writes them.
       is_only_read: whether it is never a target.
     """
 
@@ -214,7 +216,7 @@ class Format:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its name and the others that are understood."""
+        """Its name and its aliases."""
         return (self.name, *self.aliases)
 
     @property
@@ -222,11 +224,11 @@ class Format:
         return self.name_in_reports or self.name
 
     def load_container(self) -> ModuleType:
-        """Returns its kind of files, imported when it is needed: TensorFlow comes with some."""
+        """Returns its container, imported when needed, since some import TensorFlow."""
         return importlib.import_module(f"official.checkpoint.containers.{self.container}")
 
     def fits(self, names: Collection[str]) -> bool:
-        """Returns whether names of tensors in its container are of this format."""
+        """Returns whether tensor names in its container are of this format."""
 
         def has(pattern: str) -> bool:
             return any(re.fullmatch(pattern, name) for name in names)
@@ -234,7 +236,8 @@ class Format:
         return (self.signature is None or has(self.signature)) and not (self.foreign and has(self.foreign))
 
     def write(self, tensors: Tensors, location: str, options: Options, progress: Progress) -> None:
-        """Writes tensors under its names, one after the other. Raises ConfigError for what it cannot hold."""
+        """Writes tensors under its names, one after the other. Raises ConfigError for tensors that it cannot
+        hold."""
         if self.writer is None:
             return self.load_container().write(tensors, location, progress)
         return self.writer(tensors, location, options, progress)

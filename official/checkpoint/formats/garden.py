@@ -1,7 +1,7 @@
 """TF2 object checkpoints of the MLPerf v0.7 submission: `tf.train.Checkpoint(model=...)` of Model Garden's
 BertPretrainer or its encoder, tensors under the full names of the Keras variables.
 
-Their attention kernels are split by head: H is the hidden size, A the number of heads, K the size of one.
+Their attention kernels are split by head: H is the hidden size, A the number of heads, K the head size.
 Source: tensorflow/models of TensorFlow 2.2, official/nlp/modeling, and its converter of TF1 checkpoints.
 """
 
@@ -16,7 +16,7 @@ from official.checkpoint.tensors import Tensor, Tensors
 from official.io.errors import ConfigError
 
 _LAYER = "transformer/layer_{layer}"
-# {layer of a block: (its name in the format, where it is in the tree of objects, under that of the block)}
+# {layer of a block: (name in the format, path from the block in the tree of objects)}
 _OF_LAYER = {
     # kernel [H, H] and [H, A, K], bias [H] and [A, K]
     "attention/self/query": ("self_attention/query", "_attention_layer/_query_dense"),
@@ -49,8 +49,8 @@ _WEIGHTS = {
     **dict.fromkeys((*canonical.SQUAD_HEAD, *canonical.CLASSIFIER_HEAD)),
 }
 TABLE = {**mapping.with_slots(_WEIGHTS, dict.fromkeys(canonical.SLOTS)), **dict.fromkeys(canonical.COUNTERS)}
-# A file of a whole training job has the optimizer too. It is read, not written: it belongs to an optimizer
-# object of theirs.
+# A file of a whole training job also has the optimizer. It is read, but not written, since it belongs to an
+# optimizer object of Model Garden.
 _READ_SLOTS = {"adam_m": "Adam/m", "adam_v": "Adam/v", "lamb_m": "LAMB/m", "lamb_v": "LAMB/v"}
 _READ_TABLE = {**mapping.with_slots(_WEIGHTS, _READ_SLOTS), "global_step": "iter"}
 _NOT_WRITTEN = (
@@ -59,18 +59,16 @@ _NOT_WRITTEN = (
 )
 _DROPPED = {
     "save_counter": "the number of times that the file was saved",
-    r".*\.OPTIMIZER_SLOT/.*": "slot of an optimizer whose kind the file does not tell",
+    r".*\.OPTIMIZER_SLOT/.*": "slot of an optimizer of unknown kind",
     r".*/\w+/(m|v|vhat|momentum|rms|accumulator)": "slot of an optimizer that is neither Adam nor LAMB",
     r"(\w+/)?(learning_rate|beta_[12]|(weight_)?decay|epsilon|momentum|rho)": "a setting of the optimizer",
     r"current_loss_scale|good_steps|.*/(current_loss_scale|good_steps)": "state of the loss scale",
     r"(.*/)?(total|count)": "state of a metric",
-    r".*\.ATTRIBUTES/OBJECT_CONFIG_JSON": "settings of a layer, no tensor",
+    r".*\.ATTRIBUTES/OBJECT_CONFIG_JSON": "settings of a layer, not a tensor",
 }
-_OTHER_HEAD = (
-    "the head of a fine-tuned model: the file does not tell of which task, and it has no masked-LM head"
-)
+_OTHER_HEAD = "the head of a fine-tuned model, of an unknown task and without a masked-LM head"
 
-# Where a layer is in the tree of objects. {place}: 4 + its number in the stack; the pooler comes after the
+# Path of a layer in the tree of objects. {place}: 4 + its number in the stack; the pooler comes after the
 # stack.
 _ENCODER_OBJECTS = {
     "word_embeddings": "layer_with_weights-0",
@@ -80,9 +78,9 @@ _ENCODER_OBJECTS = {
     **{f"{_LAYER}/{theirs}": f"layer_with_weights-{{place}}/{path}" for theirs, path in _OF_LAYER.values()},
     "pooler_transform": "layer_with_weights-{place}",
 }
-# In the submission (Model Garden 2.2), and in 2.3, which has the two heads the other way round. Both are
-# written. That is why the first goes by the number among all layers:
-# layer_with_weights-1/layer_with_weights-0 would be the dense layer of one head or the other.
+# In the submission (Model Garden 2.2), and in 2.3, which has the two heads in reverse order. Both are
+# written. The first path uses the number among all layers, since layer_with_weights-1/layer_with_weights-0
+# would be the dense layer of either head.
 _HEAD_OBJECTS = {
     layer: (f"layer_with_weights-{first}", f"layer_with_weights-{later}")
     for layer, first, later in (
@@ -98,7 +96,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to the canonical names and joins the heads.
 
     Raises:
-      ConfigError: where `num_attention_heads` is given and the kernels are split for another number.
+      ConfigError: if `num_attention_heads` is given and the kernels are split into another number of heads.
     """
     plain = _with_plain_names(tensors)
     fine_tuned = not any(name.startswith("cls/predictions/") for name in plain)
@@ -111,10 +109,10 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Maps tensors to the names of this format and splits the attention's tensors by head.
+    """Maps tensors to the names of this format and splits the tensors of the attention by head.
 
     Raises:
-      ConfigError: where the number of heads is not known, or does not divide the hidden size.
+      ConfigError: if the number of heads is unknown, or does not divide the hidden size.
     """
     mapped = mapping.from_canonical(TABLE, tensors, _NOT_WRITTEN)
     mapped.tensors = {name: _split_heads(name, tensor, options) for name, tensor in mapped.tensors.items()}
@@ -122,7 +120,7 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def heads_of(tensors: Tensors) -> int | None:
-    """Returns the number of attention heads that a query kernel [H, A, K] tells; None where there is none.
+    """Returns the number of attention heads from the shape [H, A, K] of a query kernel; None without one.
     Names are the format's."""
     query = r"transformer/layer_\d+/self_attention/query/kernel"
     plain = _with_plain_names(tensors)
@@ -131,8 +129,8 @@ def heads_of(tensors: Tensors) -> int | None:
 
 
 def _with_plain_names(tensors: Tensors) -> Tensors:
-    """Undoes what depends on the process that wrote the file; a name that another tensor has already stays as
-    it is."""
+    """Normalizes names that depend on the process that wrote the file; a name that would clash with another
+    tensor is kept."""
     plain: Tensors = {}
     for name, tensor in tensors.items():
         new = _plain_name(name)
@@ -141,8 +139,8 @@ def _with_plain_names(tensors: Tensors) -> Tensors:
 
 
 def _plain_name(name: str) -> str:
-    # Keras numbers layers and optimizers that it named itself: position_embedding_1 where the process had
-    # made one before.
+    # Keras numbers the layers and optimizers that it names: position_embedding_1 if the process had already
+    # made one.
     name = re.sub(r"(?<!layer)_\d+(?=/)", "", name)
     name = name.replace("/self_attention/attention_output/", "/self_attention_output/")  # Model Garden 2.3
     name = re.sub(r"^(\w+)/(m|v)/(.+)$", r"\3/\1/\2", name)  # slots of Keras' newer optimizers
@@ -151,7 +149,7 @@ def _plain_name(name: str) -> str:
 
 
 def _axis_of_heads(name: str) -> int | None:
-    """Returns the dimension of a tensor that is, or is to be, split by head, or of one of its slots; None of
+    """Returns the axis of a tensor, or of one of its slots, that is (or will be) split by head; None for
     others."""
     parts = r"(/(query|key|value)/(kernel|bias)|_output/kernel)(/\w+/[mv])?"
     found = re.fullmatch(rf"transformer/layer_\d+/self_attention{parts}", name)
@@ -159,7 +157,7 @@ def _axis_of_heads(name: str) -> int | None:
 
 
 def _joined_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
-    """[H, A, K] -> [H, H], [A, K] -> [H], [A, K, H] -> [H, H]; what has no heads stays."""
+    """[H, A, K] -> [H, H], [A, K] -> [H], [A, K, H] -> [H, H]; tensors without heads are kept."""
     axis, shape = _axis_of_heads(name), tensor.shape
     if axis is None or len(shape) != (2 if "/bias" in name else 3):
         return tensor
@@ -177,7 +175,7 @@ def _split_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
         return tensor
     hidden = shape[axis]
     heads = options.heads_of(hidden)
-    if heads is None:  # another one would be a different model, and readers take it from the shapes
+    if heads is None:  # no default: readers take it from the shapes, and another number is a different model
         raise ConfigError(
             "the number of attention heads is unknown, and the kernels of this format are split by it. Give"
             f" --num_attention_heads=N, a divisor of hidden_size={hidden}, or put the model's config.json or"
@@ -187,21 +185,21 @@ def _split_heads(name: str, tensor: Tensor, options: Options) -> Tensor:
 
 
 def write(tensors: Tensors, prefix: str, options: Options, progress: Progress) -> None:
-    """Writes tensors of this format into the tree of objects that the published models have."""
-    from official.checkpoint.containers import object_bundle  # here, as TensorFlow comes with it
+    """Writes tensors of this format in the tree of objects of the published models."""
+    from official.checkpoint.containers import object_bundle  # late: imports TensorFlow
 
     object_bundle.write(tensors, prefix, progress, object_paths(list(tensors)))
 
 
 def object_paths(names: list[str]) -> dict[str, tuple[str, ...]]:
-    """Returns the paths of variables in the tree of objects under `model`: a pretrainer's where there are
-    heads, else an encoder's.
+    """Returns the paths of variables in the tree of objects under `model`: those of a pretrainer if there are
+    heads, otherwise those of an encoder.
 
     Args:
-      names: of this format's variables.
+      names: names of this format's variables.
 
     Returns:
-      {name: ways to the variable}, e.g. (layer_with_weights-0/layer_with_weights-3/gamma,).
+      {name: paths of the variable}, e.g. (layer_with_weights-0/layer_with_weights-3/gamma,).
     """
     numbers = {name: re.match(r"transformer/layer_(\d+)/", name) for name in names}
     layers = max((int(number[1]) + 1 for number in numbers.values() if number), default=0)

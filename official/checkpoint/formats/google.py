@@ -1,10 +1,10 @@
-"""Formats with the canonical names, or nearly: Google's TF1 checkpoints, this project's, and this project's
+"""Formats with canonical or nearly canonical names: Google's TF1 checkpoints, this project's, and its
 exports.
 
 Google's are name-based bundles (BERT, MLPerf's phase-1 file). Source: google-research/bert (slots adam_m,
 adam_v), the MLPerf v0.7 reference (LAMB slots `LAMB`, `LAMB_1`), TensorFlow's MomentumOptimizer (slot
-`Momentum`). The names of the other formats for these, `lamb_m` and `lamb_v`, are read too. This project's
-have the trainer's counters. Exports (`bert export`) are SavedModels and only read.
+`Momentum`). The other formats' names for these, `lamb_m` and `lamb_v`, are read, too. Checkpoints of this
+project also have the trainer's counters. Exports (`bert export`) are SavedModels and only read.
 """
 
 import re
@@ -32,7 +32,7 @@ TABLE = {
 }
 _OTHER_SLOT = r"(?i).*/(adam|lamb|adamw|momentum)(_[mv]|_step_counter)?(_1)?"
 _DROPPED = {
-    r"beta[12]_power": "a counter of Adam's that the step gives",
+    r"beta[12]_power": "a counter of Adam's, derived from the step",
     _OTHER_SLOT: "an optimizer slot of a kind that no other format has",
 }
 
@@ -56,7 +56,7 @@ FORMAT = Format(
 )
 
 # -----------------------------------------------------------------------------------------------------------
-# Google's of ELECTRA, with the generator that it was pre-trained with. Source: google-research/electra
+# Google's ELECTRA, with the generator that it was pre-trained with. Source: google-research/electra
 
 _SCOPES = {
     f"{canonical.GENERATOR}bert/": "generator/",
@@ -113,11 +113,11 @@ ELECTRA = Format(
 
 _NATIVE = {**_OWN, **{name: name for name in (*canonical.GROUPBERT, *canonical.MODERNBERT)}}
 NATIVE_TABLE = {**mapping.with_slots(_NATIVE, _SLOTS), **{name: name for name in canonical.COUNTERS}}
-_SCALE = "adam_m_scale"  # what mpadamw's first moments, float16, are multiplied by
+_SCALE = "adam_m_scale"  # factor of mpadamw's float16 first moments
 
 
 def native_to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Maps tensors to the canonical names; first moments that are kept scaled are divided, to float32."""
+    """Maps tensors to the canonical names; scaled first moments are divided by their scale, in float32."""
     scale, dropped = tensors.get(_SCALE), {}
     if scale is not None:
         dropped = {_SCALE: "a factor of adam_m, by which it is divided"}

@@ -1,29 +1,27 @@
 """Graphcore's TF1 checkpoints (v2.5 and later): name-based bundles, for BERT and GroupBERT.
 
-Most names are the canonical ones or differ in a word; TABLE has them. The rest is the same values cut or
-joined otherwise, and optimizer slots are cut and joined with their weights:
+Most names are canonical or differ in one word; see TABLE. The others are the same values split or joined
+differently; optimizer slots are split and joined like their weights:
 
-  Word embeddings   whole, or in blocks of rows s0, s1, ... (in the order of numbers: s10 after s9). Both are
-                    read; `num_embeddings_splits` says which is written.
-  Kernels           of query, key and value: three, or one [H, 3H]. Both are read; `fused_qkv` says which is
-                    written.
-  Biases            of query, key and value: the published converter writes BERT's as one `qkv_bias` [3H], and
-                    so does this one. Graphcore's model reads `query/bias`, `key/bias`, `value/bias`: what it
-                    trained has these. Both are read; where both are in one file, those that the model reads
-                    count. GroupBERT's, and BERT's with `baseline`, are written apart, as the published
-                    converter does.
+  Word embeddings   whole, or in blocks of rows s0, s1, ... (in numeric order: s10 after s9). Both are read;
+                    `num_embeddings_splits` chooses the written form.
+  Kernels           of query, key and value: three, or one [H, 3H]. Both are read; `fused_qkv` chooses the
+                    written form.
+  Biases            of query, key and value: the published converter, and this one, write BERT's as one
+                    `qkv_bias` [3H]. Graphcore's model reads `query/bias`, `key/bias`, `value/bias`, which are
+                    also in its own checkpoints. Both are read; if a file has both, those that the model reads
+                    count. GroupBERT's, and BERT's with `baseline`, are written separately, as by the
+                    published converter.
   Absent biases     the shipped models have no biases at query, key, value and the attention's projection.
-                    Zeros, which are the same function, take their place.
-  Classifier        has a pooler of its own, `glue_loss/pooler`. It is read as the pooler, also where
-                    `bert/pooler` is there, which the classifier does not use. With a classifier's head the
-                    pooler is written under both names: under the one alone the model would start from a
-                    random pooler.
-  Step counters     one for each weight, `lamb_step_counter` or `adam_step_counter`, int32 [1], one more than
-                    the steps done (it starts at 1). `global_step` gives them: left out on reading, made on
-                    writing.
-  Published defects The published converter to Graphcore leaves the masked-LM head's bias as long as it was
-  where it cuts the words,
-                    and casts `global_step` with the weights. On reading, such a bias is cut and such a step
+                    They are read as zeros, which are the same function.
+  Classifier        has its own pooler, `glue_loss/pooler`. It is read as the pooler, even if the file has
+                    `bert/pooler`, which the classifier does not use. With a classifier's head the pooler is
+                    written under both names, since the model would otherwise start from a random pooler.
+  Step counters     one per weight, `lamb_step_counter` or `adam_step_counter`, int32 [1], one more than the
+                    steps done (it starts at 1). They follow from `global_step`, so they are dropped on
+                    reading and made on writing.
+  Published defects The published converter to Graphcore does not cut the masked-LM head's bias with the
+                    words, and casts `global_step` with the weights. On reading, the bias is cut and the step
                     made an integer.
 """
 
@@ -46,9 +44,9 @@ USE_CLS_LAYER = Option("use_cls_layer", True, "keep the transform of the masked-
 USE_QKV_BIAS = Option("use_qkv_bias", True, "keep the biases of query, key and value (unset: yes).")
 USE_ATTENTION_BIAS = Option("use_attention_bias", True, "keep the attention projection's bias (unset: yes).")
 FUSED_QKV = Option("fused_qkv", False, "one kernel [H, 3H] for query, key and value.")
-EPSILON = 1e-3  # of LayerNorm in Graphcore's code, BERT's and GroupBERT's: it reads none from a file
+EPSILON = 1e-3  # of LayerNorm in Graphcore's code, BERT's and GroupBERT's: no file sets it
 OPTIONS = (NUM_EMBEDDINGS_SPLITS, USE_CLS_LAYER, USE_QKV_BIAS, USE_ATTENTION_BIAS, FUSED_QKV)
-PLAIN_BERT = Option("baseline", False, "BERT and not GroupBERT.")  # `research` brings it
+PLAIN_BERT = Option("baseline", False, "BERT and not GroupBERT.")  # defined for `research`
 
 _HEADS = {
     **{name: name for name in (*canonical.PRETRAINING_HEADS, *canonical.SQUAD_HEAD)},
@@ -74,9 +72,9 @@ _CLASSIFIER_POOLER = {
 
 METRICS = {r"cls/(predictions/mlm_acc|seq_relationship/nsp_acc)": "a metric, not a weight"}
 _DROPPED = {
-    r".*/(lamb|adam)_step_counter": "a counter that global_step gives",
+    r".*/(lamb|adam)_step_counter": "a counter, derived from global_step",
     r"(?i).*/(adam|lamb|momentum|accum)\w*": "optimizer state that has no canonical name",
-    r".*/attention/self/qkv_bias(/\w+)?": "the model reads the separate biases, which are there too",
+    r".*/attention/self/qkv_bias(/\w+)?": "the model reads the separate biases, which the file also has",
     **METRICS,
 }
 
@@ -86,11 +84,11 @@ _FUSED_BIAS = {"bert/encoder/layer_{layer}/attention/self/qkv_bias": mapping.QKV
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Maps tensors to the canonical names. Reads `global_step` where it is a float.
+    """Maps tensors to the canonical names. Reads `global_step` if it is a float.
 
     Raises:
       ConfigError: for incomplete parts of a joined tensor, or one that cannot be split.
-      DamagedError: where `global_step` cannot be read.
+      DamagedError: if `global_step` cannot be read.
     """
     rest, words = mapping.join_rows(tensors)
     rest, parts = mapping.unstack(rest, {**_FUSED_KERNEL, **_FUSED_BIAS})
@@ -123,13 +121,13 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def is_groupbert(tensors: Tensors) -> bool:
-    """Tells GroupBERT from BERT by its convolutions, in the names of any format."""
+    """Returns whether the model is a GroupBERT, by its convolutions, under the names of any format."""
     return any(re.match(r"bert/encoder/layer_\d+/conv(olution)?/", name) for name in tensors)
 
 
 def _cut_output_bias(mapped: Mapped) -> None:
-    """Cuts the masked-LM head's bias, and its slots, to the words: the published converter cuts the word
-    embeddings alone."""
+    """Cuts the masked-LM head's bias, and its slots, to the number of words: the published converter only
+    cuts the word embeddings."""
     words = mapped.tensors.get("bert/embeddings/word_embeddings")
     if words is None or len(words.shape) != 2:
         return
@@ -142,13 +140,13 @@ def _cut_output_bias(mapped: Mapped) -> None:
 
 
 def _make_step_an_integer(mapped: Mapped) -> None:
-    """Makes a float `global_step` an integer: the published converter casts it with the weights. One that it
-    lost is dropped."""
+    """Makes a float `global_step` an integer, since the published converter casts it with the weights. A
+    value that the cast has lost is dropped."""
     step = mapped.tensors.get("global_step")
     if step is None or not tensors_lib.is_float(step):
         return
     value = np.asarray(step.read(), np.float64)
-    if not (np.abs(value) < 2.0**63).all():  # infinite, or no number
+    if not (np.abs(value) < 2.0**63).all():  # infinite or NaN
         del mapped.tensors["global_step"]
         mapped.dropped["global_step"] = f"{step.dtype.name} could not hold it"
         return
@@ -158,10 +156,10 @@ def _make_step_an_integer(mapped: Mapped) -> None:
 
 
 def left_out(options: Options) -> dict[str, str]:
-    """Returns {pattern: reason} of the canonical names that the target shall not have."""
+    """Returns {pattern: reason} of the canonical names that the target excludes."""
     rules = {
         canonical.QKV_BIAS + canonical.SLOT: USE_QKV_BIAS,
-        # The attention's bias alone: the feed-forward layer's `output/dense/bias` is no attention bias.
+        # Only the attention's bias: the feed-forward layer's `output/dense/bias` is not an attention bias.
         canonical.PROJECTION_BIAS + canonical.SLOT: USE_ATTENTION_BIAS,
         r"cls/predictions/transform/.*": USE_CLS_LAYER,
     }
@@ -171,7 +169,7 @@ def left_out(options: Options) -> dict[str, str]:
 def with_classifier_pooler(
     names: mapping.Table, dropped: dict[str, str], tensors: Tensors
 ) -> tuple[mapping.Table, dict[str, str]]:
-    """Returns table and patterns to read with: of a classifier's checkpoint, glue_loss/pooler is the
+    """Returns table and patterns for reading; in a classifier's checkpoint, glue_loss/pooler is the
     pooler."""
     if any(name in tensors for name in _CLASSIFIER_POOLER.values()):
         return {**names, **_CLASSIFIER_POOLER}, {
@@ -182,7 +180,7 @@ def with_classifier_pooler(
 
 
 def copy_pooler(mapped: Mapped) -> None:
-    """Copies the pooler of a classifier's checkpoint to the classifier's name for it."""
+    """Copies the pooler of a classifier's checkpoint to the name in the classifier."""
     if "glue_loss/output_weights" not in mapped.tensors:
         return
     for ours, theirs in _CLASSIFIER_POOLER.items():
@@ -192,7 +190,7 @@ def copy_pooler(mapped: Mapped) -> None:
 
 
 def _add_step_counters(mapped: Mapped) -> None:
-    """Adds the step counters of all weights that have slots, where the step is known."""
+    """Adds the step counters of all weights that have slots, if the step is known."""
     step = mapped.tensors.get("global_step")
     if step is None:
         return
@@ -213,7 +211,7 @@ FORMAT = Format(
     to_canonical=to_canonical,
     from_canonical=from_canonical,
     signature=r".*(/attention/projection/|/qkv_bias|/qkv_weight|embeddings/s\d+/|_step_counter$|/prenorm/|^glue_loss/).*",
-    # Of this project's trainer, whose GroupBERT has the same names, and of its ModernBERT.
+    # Of this project's checkpoints, whose GroupBERT has the same names, and of its ModernBERT.
     foreign="samples|.*/attention/self/qkv/kernel",
     precedence=3,
     options=OPTIONS,

@@ -1,12 +1,12 @@
-"""Hugging Face's encoders: PyTorch's names and orientation, in which a linear layer's weight is [out, in].
+"""Hugging Face's encoders: PyTorch's names and orientation: a linear layer's weight is [out, in].
 
-BERT's names are made here; those of other families from them, by `official.config.model`.
+BERT's names are defined here; those of other families are derived from them by `official.config.model`.
 
-Reading takes the encoder with the prefix `bert.` (models with heads) and without it (BertModel), and the
-LayerNorm names `gamma` and `beta` of files that were made from TensorFlow's long ago. The output matrix of
-the masked-LM head is the word embedding table: `cls.predictions.decoder` holds copies of it and of
-`cls.predictions.bias`, which are compared and left out on reading and not written, as transformers itself
-does not write them and ties them when it loads. A model in which they differ (untied) is refused.
+Reading accepts the encoder with the prefix `bert.` (models with heads) and without it (BertModel), and the
+LayerNorm names `gamma` and `beta` of files once converted from TensorFlow. The output matrix of the masked-LM
+head is the word embedding table: `cls.predictions.decoder` holds copies of it and of `cls.predictions.bias`.
+On reading they are compared and dropped; they are not written, since transformers does not write them either
+and ties them when it loads. A model in which they differ (untied) is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HF_PREFIX = Option("hf_prefix", None, _PREFIX_HELP, for_target=True)
 
 _OTHER_NAMES = {
     "cls/predictions/output_bias": "cls.predictions.bias",
-    # Google keeps the matrices of these heads as [out, in] too.
+    # Google also stores the matrices of these heads as [out, in].
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
     "cls/squad/output_weights": "qa_outputs.weight",
@@ -53,16 +53,16 @@ def _their_name(name: str) -> str:
     return f"{layer}.{names.get(part, f'{part}.weight')}"
 
 
-_WEIGHTS = {  # by the kind of blocks
+_WEIGHTS = {  # by kind of block
     "bert": (*canonical.WEIGHTS, *canonical.ELECTRA),
     "modernbert": (*canonical.MODERNBERT, *canonical.MODERNBERT_HEADS),
 }
-# {canonical name: the one that it would have in a file of BERT's}
+# {canonical name: its name in a BERT file}
 _PLAIN = {name: _their_name(name) for names in _WEIGHTS.values() for name in names}
 
 
 def _table_of(family: Family, head: str = "") -> mapping.Table:
-    """Returns {canonical name: the name in files of a family's class, or None}."""
+    """Returns {canonical name: name in files of a family's class, or None}."""
     names: dict[str, str | None] = {}
     for name in _WEIGHTS[family.block_type]:
         plain = _PLAIN[name]
@@ -72,7 +72,7 @@ def _table_of(family: Family, head: str = "") -> mapping.Table:
     return {**slots, **dict.fromkeys(canonical.COUNTERS)}
 
 
-# {family: {end of a class's name: its table}}; "" is that of the classes without one of their own.
+# {family: {end of a class's name: its table}}; "" is for all classes without a separate table.
 TABLES = {
     name: {head: _table_of(family, head) for head in ("", *family.heads)} for name, family in FAMILIES.items()
 }
@@ -90,10 +90,10 @@ def _tied_of(family: Family) -> dict[str, tuple[str, str]]:
     return {copy: (original, why) for copy, original, why in names if copy and original and original != copy}
 
 
-def _family_of(tensors: Tensors, told: str) -> Family:
-    """Returns the family of names of weights: of several with the same names, `told` if it is one of them,
-    else the first."""
-    for family in (FAMILIES[told], *FAMILIES.values()):
+def _family_of(tensors: Tensors, likely: str) -> Family:
+    """Returns the family of a model by its tensor names: of several with these names, `likely` if it is one
+    of them, otherwise the first."""
+    for family in (FAMILIES[likely], *FAMILIES.values()):
         first = str(family.their_name("bert.encoder.layer.0.attention.output.dense.weight"))
         if {first, first.removeprefix(family.scope)} & tensors.keys():
             return family
@@ -101,8 +101,8 @@ def _family_of(tensors: Tensors, told: str) -> Family:
 
 
 def _head_of(tensors: Tensors, family: Family) -> str:
-    """Returns the end of the name of the class that has names of its own which are among these; "" where
-    there is none."""
+    """Returns the end of the name of the class that has separate names which occur among these; "" for
+    none."""
     plain = {*TABLES[family.name][""].values()}
     for head, table in TABLES[family.name].items():
         if ({*table.values()} - plain) & tensors.keys():
@@ -115,9 +115,9 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     copies of tied weights.
 
     Raises:
-      ConfigError: where the masked-LM head's output matrix or bias is no copy, or the embeddings of a
-        generator are none.
-      DamagedError: where a copy cannot be read.
+      ConfigError: if the masked-LM head's output matrix or bias is not a copy, or the generator's embeddings
+        are not.
+      DamagedError: if a copy cannot be read.
     """
     tensors, generator = canonical.in_scope(tensors, hf_folder.GENERATOR)
     family = _family_of(tensors, options.family)
@@ -138,7 +138,7 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
         **{re.escape(name): reason for name, (_, reason) in tied.items()},
     }
     for elsewhere, here in ((usual.get(name), table.get(name)) for name in canonical.POOLER):
-        if elsewhere and elsewhere != here:  # older files of classified texts have both
+        if elsewhere and elsewhere != here:  # older files of text classifiers have both
             dropped[re.escape(elsewhere)] = f"unused: {here} takes its place in this class"
     mapped = mapping.to_canonical(table, spelling.tensors, dropped)
     spelling.restore(mapped)
@@ -167,9 +167,9 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
 
 
 def from_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Maps tensors to Hugging Face's names of their family: with its prefix where there is a head, as
-    BertForPreTraining saves them, or as `hf_prefix` says. Those of a generator, a model in a folder of its
-    own, are `generator.` and their names there."""
+    """Maps tensors to Hugging Face's names of their family, with its prefix if there is a head, as
+    BertForPreTraining saves them, or according to `hf_prefix`. A generator's, in its subfolder, have the
+    prefix `generator.` here."""
     own, generator = canonical.apart(tensors)
     family = FAMILIES[options.family]
     names = {_PLAIN[name] for name in own if name in _PLAIN}
@@ -197,28 +197,28 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def _common_name(name: str, tensors: Tensors, family: Family) -> str:
-    """Returns the name as today's models with heads save it."""
+    """Returns the name as current models with heads save it."""
     name = re.sub(r"\.LayerNorm\.gamma$", ".LayerNorm.weight", name)
     name = re.sub(r"\.LayerNorm\.beta$", ".LayerNorm.bias", name)
     bias = family.their_name("cls.predictions.bias")
     if name == family.their_name("cls.predictions.decoder.bias") and bias and bias not in tensors:
-        return bias  # of the two tied ones, the one that was saved
+        return bias  # only one of the two tied ones was saved
     below = ("embeddings.", "embeddings_project.", "encoder.", "pooler.", "transformer.", "layers.")
     return family.scope + name if name.startswith((*below, "final_norm.")) else name
 
 
 def write(tensors: Tensors, folder: str, options: Options, progress: Progress) -> None:
-    """Writes a folder that transformers loads: weights, config.json and, where `options.vocab_file` gives a
-    vocabulary, that.
+    """Writes a folder that transformers loads: weights, config.json and, if `options.vocab_file` is set, the
+    vocabulary.
 
     Args:
-      tensors: {Hugging Face's name: tensor}, read here one after the other.
-      folder: made where it is not there.
+      tensors: {Hugging Face's name: lazy tensor}, read one after the other.
+      folder: created if missing.
       options: num_attention_heads, hidden_act, vocab_file, do_lower_case, labels, problem_type.
       progress: called with the bytes written since the last call.
 
     Raises:
-      ConfigError: where the number of heads or the vocabulary does not fit the tensors.
+      ConfigError: if the number of heads or the vocabulary contradicts the tensors.
     """
     tensors, generator = canonical.in_scope(tensors, hf_folder.GENERATOR)
     family = FAMILIES[options.family]

@@ -1,14 +1,14 @@
 """Graphcore's PopART BERT: names of the initializers in its ONNX files.
 
-Written are the names of Graphcore's loader of TensorFlow checkpoints, with the word embeddings in rows [V, H]
-and query, key and value side by side. What PopART's own training saved is read too, which differs by its
-settings:
+The written names are those of Graphcore's loader of TensorFlow checkpoints, with the word embeddings in rows
+[V, H] and query, key and value side by side. Files of PopART's own training are read, too. Depending on its
+settings, they differ:
 
-  QKV               or apart, as Q, K and V; the bias endings are `_bias` or `_Bias`.
+  QKV               or separate, as Q, K and V; the bias endings are `_bias` or `_Bias`.
   Embedding_Dict    [V, H], or [H, V] after pre-training, or blocks of rows Embedding_Dict/split0, .... The
-                    size H of Embedding/Gamma tells the orientation; where V = H it is taken as [V, H].
-  Absent biases     of the attention (PopART's default) are read as zeros, which are the same function.
-  Epsilon           of LayerNorm is 0.001 in its program, unless set otherwise (bert_model.py).
+                    size H of Embedding/Gamma determines the orientation; [V, H] if V = H.
+  Absent biases     in the attention (PopART's default) are read as zeros, which are the same function.
+  Epsilon           of LayerNorm is 0.001 by default in its program (bert_model.py).
 
 The optimizer's moments (Accl1___NAME, Accl2___NAME) are read as LAMB's for loss scale 1: PopART multiplies
 them by the loss scale and its square while training, and a file does not store the scale.
@@ -22,7 +22,7 @@ from official.checkpoint.formats import ENCODER_NAMES, Format, Options, graphcor
 from official.checkpoint.mapping import Mapped, Transposed
 from official.checkpoint.tensors import Tensor, Tensors
 
-# {layer of a block: (its name in the format, what ends the names of its two weights)}
+# {layer of a block: (name in the format, endings of its two weights)}
 _NORM_ENDS = {"gamma": "Gamma", "beta": "Beta"}
 _QKV_ENDS, _DENSE_ENDS = {"kernel": "", "bias": "_bias"}, {"kernel": "W", "bias": "B"}
 _OF_LAYER = {
@@ -68,15 +68,15 @@ _STACKS = {
     for end in ("", "_bias")
 }
 _DROPPED = {
-    r"Step___.*": "a counter that the step gives",
+    r"Step___.*": "a counter, derived from the step",
     r"Accum___.*": "gradients of a step that was not finished",
     r"Accl___.*": "momentum of PopART's SGD, which no other format has in these units",
 }
 
 
 def to_canonical(tensors: Tensors, options: Options) -> Mapped:
-    """Maps tensors to the canonical names. Raises ConfigError for blocks of words that do not make a whole,
-    or a whole that cannot be parted."""
+    """Maps tensors to the canonical names. Raises ConfigError for blocks of words that are incomplete, or a
+    stacked tensor that cannot be split."""
     spelling = mapping.Spelling(tensors, lambda name: _common_name(name, tensors))
     gamma = tensors.get("Embedding/Gamma")
     upright = dict(spelling.tensors)
@@ -101,14 +101,14 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def _common_name(name: str, tensors: Tensors) -> str:
-    """Returns the name with its slot at the end, in the spelling of TABLE; of a block of words, as
-    `mapping.join_rows` has it."""
+    """Returns the name with its slot at the end, in the spelling of TABLE; for a block of words, in the
+    spelling of `mapping.join_rows`."""
     common = name
     for slot, prefix in _SLOT_PREFIXES.items():
         if name.startswith(prefix):
             common = f"{name.removeprefix(prefix)}/{slot}"
     common = re.sub(r"(/Attention/\w+)_Bias\b", r"\1_bias", common)
-    if re.sub(r"/split\d+$", "", name) in tensors:  # beside the whole, or no block
+    if re.sub(r"/split\d+$", "", name) in tensors:  # the file also has the whole, or it is not a block
         return common
     return re.sub(r"^Embedding/Embedding_Dict/split(\d+)", r"bert/embeddings/s\1/word_embeddings", common)
 

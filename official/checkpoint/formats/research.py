@@ -2,22 +2,22 @@
 GroupNorm for LayerNorm.
 
 The values are those of `graphcore` under other names: TABLE has GroupBERT's, BASELINE_TABLE (`baseline`)
-those of the plain BERT that it was compared with. Joined are query, key and value kernels
+those of the plain BERT baseline. Joined are query, key and value kernels
 (`attention/qkv/weight` [H, 3H]), and values and gates of the gated unit (`conv/pre/weight` [H, 2H],
 `conv/pre/bias` [2H]). Word embeddings are whole or in blocks s0, s1, ..., as in `graphcore`.
 
-Decided where the published converter leaves it open:
-  Scope           the published reader strips `all/` where it is there. So does this one: names without it are
-                  read too.
-  Baseline        the published converter reads it and refuses to write it. Its reader tells the names, and
-                  they are written here: one feed-forward layer `boom` without a number, no mixer, and
-                  `postnorm` after attention and `boom`. `boom1` is no baseline name: the published reader
-                  makes `layer_01` of it.
+Decisions that the published converter leaves open:
+  Scope           the published reader strips `all/` if present. So does this one: names without it are read,
+                  too.
+  Baseline        the published converter reads it and refuses to write it. The names in its reader are
+                  written here: one feed-forward layer `boom` without a number, no mixer, and `postnorm` after
+                  attention and `boom`. `boom1` is not a baseline name: the published reader makes `layer_01`
+                  of it.
   Key bias        the published GroupBERT files have none (it adds the same to all scores of a query, so the
-                  softmax takes it out again). It is dropped on writing and zeros on reading. Of the baseline
-                  it is kept: nothing published forbids it, and BERT's own is not zero.
-  global_step     dropped both ways, as published: with it go the optimizer slots, whose names here are not
-                  published, and a run that starts from weights alone starts at step 0.
+                  softmax cancels it). It is dropped on writing and zeros on reading. In the baseline it is
+                  kept: nothing published forbids it, and BERT's is not zero.
+  global_step     dropped both ways, as published. So are the optimizer slots, whose names here are not
+                  published; a run that starts from weights alone starts at step 0.
   Classifier      as in `graphcore`, under `all/`.
 """
 
@@ -30,7 +30,7 @@ from official.checkpoint.tensors import Tensors
 from official.io.errors import ConfigError, shortened
 
 _SCOPE = "all/"
-# Replacements of parts of names, in this order.
+# Replacements of parts of names, in order.
 _WORDS = {
     r"^LayerNorm/": "bert/encoder/post_layers/GroupNorm/",
     r"^output_(weights|bias)": r"glue_loss/output_\1",
@@ -90,8 +90,8 @@ def to_canonical(tensors: Tensors, options: Options) -> Mapped:
     """Maps tensors to the canonical names.
 
     Raises:
-      ConfigError: for parts that do not make a whole, a whole that cannot be parted, names with and without
-        the scope, and where `baseline` is on for GroupBERT's names.
+      ConfigError: for incomplete parts, a whole that cannot be split, names with and without the scope, and
+        if `baseline` is on for GroupBERT's names.
     """
     weights, dropped = mapping.without(tensors, _STATE)
     spelling = mapping.Spelling(weights, lambda name: name.removeprefix(_SCOPE))
@@ -133,7 +133,7 @@ def from_canonical(tensors: Tensors, options: Options) -> Mapped:
 
 
 def _names_in_file(tensors: Tensors, options: Options) -> mapping.Table:
-    """Returns the table to read with. The names tell plain BERT, so that reading needs no option. Raises
+    """Returns the table for reading. The names identify plain BERT, so that no option is needed. Raises
     ConfigError as `_names`."""
     if options.get(graphcore.PLAIN_BERT):
         return _names(tensors, options)

@@ -1,1 +1,1 @@
-"""The table of settings, a file a section. A setting that is in none of them does not exist."""
+"""The table of settings, one file per section. There are no other settings."""

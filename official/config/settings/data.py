@@ -72,13 +72,13 @@ class Data:
         training=IDENTITY,
         excludes=dict.fromkeys(
             ("input_files", "eval_files", "train_file", "predict_file", "data_dir"),
-            "random sequences, or those of files",
+            "random sequences replace those of files",
         ),
     )
     generated_data: bool = setting(
         False,
         training=IDENTITY,
-        excludes=dict.fromkeys(("synthetic_input", "use_synthetic_data"), "records that are read, or none"),
+        excludes=dict.fromkeys(("synthetic_input", "use_synthetic_data"), "it reads records like files"),
     )
     synthetic_input: bool = setting(False, training=IDENTITY)
     max_seq_length: int = setting(128, minimum=8)
@@ -89,7 +89,7 @@ class Data:
         maximum=1,
         tasks=PRETRAIN,
         only_with=("objective", ("mlm", "electra")),
-        excludes={"static_mask": "records with masks are read as they stand, or masks are drawn"},
+        excludes={"static_mask": "it draws masks, static_mask uses those of the records"},
         evaluation=False,
     )
     do_whole_word_mask: bool = setting(False, tasks=PRETRAIN, needs=("mask_share",), evaluation=False)
@@ -101,7 +101,7 @@ class Data:
         tasks=PRETRAIN,
         excludes=dict.fromkeys(
             ("pack_on_the_fly", "max_sequences_per_pack", "average_sequences_per_pack"),
-            "it takes rows of one sequence as they stand",
+            "it uses stored rows of one sequence unchanged",
         ),
     )
     num_eval_samples: int = setting(10000, minimum=1, tasks=PRETRAIN, training=None)
@@ -123,8 +123,8 @@ class Packing:
         --train_batch_size and --eval_batch_size then count rows.
       pack: Pack several sequences into each row of --max_seq_length tokens, in training, evaluation and
         prediction. --train_batch_size and --eval_batch_size then count rows.
-      max_sequences_per_pack: Maximum number of sequences per row. Unset: 12; with packed records, what they
-        have.
+      max_sequences_per_pack: Maximum number of sequences per row. Unset: 12; with packed records, that of the
+        records.
       average_sequences_per_pack: Expected number of sequences per row, for the plan, evaluation rules and
         logs, which are computed before data are read. Unset: estimated from the data; without data, 1.
       loss_averaging_basis: pertoken: the masked-LM loss is the mean over all predicted tokens. persequence:
@@ -187,17 +187,17 @@ class FineTuning:
         higher one gives more weight to the labels that the teacher finds unlikely.
       distill_share: With --teacher: weight of the teacher's part of the loss; 1 ignores the labels.
       pooling: embed: the vector of a text is the mean of its token vectors, the vector of [CLS], or the
-        maximum of each component. Unset: as the folder of --init_checkpoint says, else mean.
-      query_prompt: embed: text to prepend to each text of the first column, such as "query: ". Unset: as the
-        folder of --init_checkpoint says, else none.
-      passage_prompt: embed: text to prepend to each text of the other columns. Unset: as the folder of
-        --init_checkpoint says, else none.
+        maximum of each component. Unset: from the folder of --init_checkpoint, otherwise mean.
+      query_prompt: embed: text to prepend to each text of the first column, such as "query: ". Unset: from
+        the folder of --init_checkpoint, otherwise none.
+      passage_prompt: embed: text to prepend to each text of the other columns. Unset: from the folder of
+        --init_checkpoint, otherwise none.
       temperature: embed: cosines are divided by it before the softmax or exponential of the loss. Lower
         values make the loss concentrate on the nearest texts.
       score_loss: embed, with scores: cosent ranks the cosines of the pairs of a batch like their scores.
         cosine: squared difference of cosine and score, which lies between -1 and 1.
-      matryoshka_sizes: embed: comma-separated sizes: the first N components of a vector are trained to be a
-        vector of their own, for each size N, in addition to the whole vector.
+      matryoshka_sizes: embed: comma-separated sizes: the first N components of a vector are trained as a
+        separate vector, for each size N, in addition to the whole vector.
       corpus_file: embed: table with more passages for an evaluation to search, in the column of the positive.
       early_stopping_metric: Evaluation score that selects the best weights. Unset: the main score of the
         task.
@@ -249,7 +249,7 @@ class FineTuning:
         backends=("one_device", "mirrored", *TPU),
         needs=("do_train",),
         excludes=dict.fromkeys(
-            ("use_synthetic_data", "generated_data", "synthetic_input"), "it is asked for texts"
+            ("use_synthetic_data", "generated_data", "synthetic_input"), "the teacher needs texts"
         ),
         evaluation=False,
         training=IDENTITY,
@@ -273,7 +273,7 @@ class FineTuning:
         None,
         tasks=EMBED,
         needs=("do_eval",),
-        excludes={"label_column": "pairs with scores are not searched for"},
+        excludes={"label_column": "pairs with scores are not evaluated by search"},
         training=None,
         files=True,
     )

@@ -31,16 +31,16 @@ class Model:
     not the files that they come from.
 
     Attributes:
-      bert_config_file: JSON file with Google's bert_config.json keys. Unset: the sizes that the folder of
-        --init_checkpoint says.
+      bert_config_file: JSON file with Google's bert_config.json keys. Unset: the sizes in the folder of
+        --init_checkpoint.
       vocab_file: WordPiece vocabulary of the data: vocab.txt, tokenizer.json, or a folder with one of them;
         its size is checked against the model's vocab_size; the one in a model's own folder may have fewer
         words. Kept in --model_dir. Unset: that of the folder of --init_checkpoint.
       fit_vocabulary: Allow the vocabulary to have up to 127 words more or fewer than the model's vocab_size,
         as for Graphcore's models with 30,400 and 30,528 rows. Words beyond vocab_size are read as [UNK], also
-        in records (id 100, as in Google's vocabularies, unless --vocab_file says another).
-      do_lower_case: Lower-case the text and strip accents, for uncased vocabularies. Unset: as the
-        tokenizer_config.json or tokenizer.json in the folder of --vocab_file or --init_checkpoint says; else
+        in records (id 100, as in Google's vocabularies, unless --vocab_file has another).
+      do_lower_case: Lower-case the text and strip accents, for uncased vocabularies. Unset: from the
+        tokenizer_config.json or tokenizer.json in the folder of --vocab_file or --init_checkpoint, otherwise
         true.
       dtype: Compute type. Weights, softmax, LayerNorm statistics, losses and optimizer state stay float32.
     """
@@ -89,14 +89,15 @@ class Devices:
         the bytes, and round every sum. float16 needs a loss scale, which detects its overflows.
       explicit_allreduce: All-reduce gradients in packs of --allreduce_bytes_per_pack instead of as TensorFlow
         chooses. Not with --clip_scope=micro_batch.
-      allreduce_bytes_per_pack: With --explicit_allreduce: maximum bytes per pack; a larger gradient is a pack
-        of its own. Packs are sent during the backward pass. 0: one pack after it.
+      allreduce_bytes_per_pack: With --explicit_allreduce: maximum bytes per pack; a larger gradient is a
+        separate pack. Packs are sent during the backward pass. 0: one pack after it.
       deterministic: Use deterministic kernels only: the same command gives the same bits on the same machine.
         Slower.
       kernels: Implementation of the operations between matrix products, and of the LAMB, AdamW and Adam
         updates. plain: TensorFlow operations. fused: hand-written gradients in functions compiled by XLA.
         native: C++ for CPUs, compiled on first use. auto: native on CPUs if there is a C++ compiler and
-        --enable_xla is off, else fused; plain on GPUs where XLA does not work. All are equal up to rounding.
+        --enable_xla is off, otherwise fused; plain on GPUs where XLA does not work. All are equal up to
+        rounding.
       recompute: Activations that the backward pass recomputes to save memory. attention: the softmax and
         dropout of attention. block: whole blocks, of which only the input is stored. Dropout masks are the
         same.
@@ -143,7 +144,7 @@ class Devices:
     kernels: str = setting("auto", choices=("auto", "plain", "fused", "native"))
     recompute: str = setting(
         "none",
-        choices=("none", "attention", "block"),  # each keeps less than those before it
+        choices=("none", "attention", "block"),  # each keeps less than the previous one
     )
     unpad: bool = setting(
         False,

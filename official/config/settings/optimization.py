@@ -22,8 +22,8 @@ from official.config.setting import (
 
 
 def _of_micro_batches(config: Any) -> str | None:
-    """Returns the part of what divides a step into micro batches: none, as of devices, where what is clipped
-    and divided by is of the whole step."""
+    """Returns the effect on training of settings that divide a step into micro batches: none, like devices,
+    if losses are normalized and gradients clipped over the whole step."""
     is_global = config.loss_normalization == "global" and config.clip_scope != "micro_batch"
     return None if is_global else RECIPE
 
@@ -102,8 +102,8 @@ class Batch:
         excludes={
             **dict.fromkeys(("num_steps_per_epoch", "num_train_epochs", "stop_steps"), _BY_TIME),
             **dict.fromkeys(("start_warmup_step", "decay_steps"), _OF_TIME),
-            "deterministic": "no two runs do as many steps in a time",
-            "log_style": "Graphcore's lines tell the last step",
+            "deterministic": "the number of steps in a given time varies",
+            "log_style": "Graphcore's lines contain the last step",
         },
     )
     steps_per_loop: int | None = setting(None, minimum=1)
@@ -176,11 +176,11 @@ class Optimization:
         replicas: the same, with --clip_norm times the number of replicas (Graphcore's use_mpclip).
         micro_batch: each micro batch's gradient of each replica, before averaging (the MLPerf v0.7 reference,
         with --loss_normalization=local). none: do not clip. Unset: micro_batch if --scale_loss alone asks for
-        that reference, else global.
+        that reference, otherwise global.
       loss_normalization: global: losses are divided by the weights of the whole step over all replicas.
         local: by the weights of each replica's micro batch, and the micro batches are averaged (the MLPerf
         v0.7 reference). local_sum: the same, but the gradients of the micro batches are summed. Unset: local
-        with --scale_loss, else global.
+        with --scale_loss, otherwise global.
       scale_loss: Divide each replica's loss by the number of replicas, so that the all-reduced gradient is a
         mean instead of a sum. Needs --loss_normalization=local, and sets it if it is unset.
       loss_scale: dynamic, a number, or a schedule of numbers, from each of these steps on: {"0": 128, "1000":
@@ -204,7 +204,7 @@ class Optimization:
         minimum=0,
         maximum=1,
         only_with=_WITH_PLATEAU,
-        excludes={"decay_steps": "both say how long the decay is"},
+        excludes={"decay_steps": "both set the length of the decay"},
     )
     decay_checkpoint: str | None = setting(
         None,
@@ -224,7 +224,7 @@ class Optimization:
     warmup_steps: float = setting(
         None,
         minimum=0,
-        # Of a share of all steps it follows from these.
+        # A share of all steps follows from these.
         training=lambda config: RECIPE if config.warmup_proportion is None else None,
     )
     warmup_proportion: float | None = setting(None, minimum=0, maximum=1, only_with=_WARMED_UP)

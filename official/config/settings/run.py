@@ -72,7 +72,7 @@ class Job:
     model_dir: str = setting(None)
     overwrite: bool = setting(False, needs=("do_train",))
     export_dir: str | None = setting(
-        None, backends=TENSORFLOWS, excludes={"num_runs": "bert export takes the run of them that you choose"}
+        None, backends=TENSORFLOWS, excludes={"num_runs": "export one of the runs with bert export"}
     )
     init_checkpoint: str | None = setting(None, training=IDENTITY, files=True)
     seed: int = setting(

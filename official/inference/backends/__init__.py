@@ -8,8 +8,8 @@ from typing import Any
 from official.inference.rows import Network, Outputs, Rows
 from official.io.errors import ConfigError, suggest
 
-# {name, which is `--backend`: the types that it computes in}. ONNX Runtime has no products in bf16 on the
-# CPU: they would be computed in fp32, and cast.
+# {name, a value of `--backend`: its types}. ONNX Runtime has no products in bf16 on the CPU: they would be
+# computed in fp32 and cast.
 DTYPES = {
     "onnxruntime": ("fp32", "int8"),
     "openvino": ("fp32", "bf16", "int8"),
@@ -23,10 +23,10 @@ class Settings:
 
     Attributes:
       backend: one of DTYPES.
-      dtype: of products: fp32, bf16, or int8, whose products have weights and activations of 8 bits.
-      threads: of this process; None for as many as it has cores.
+      dtype: type of matrix products: fp32, bf16, or int8, which has weights and activations of 8 bits.
+      threads: number of threads of this process; None for one per core.
       calibration: batches from which the ranges of activations are taken; int8 only.
-      observe: called with every batch before it is computed.
+      observe: function called with every batch before it is computed.
     """
 
     backend: str = "tensorflow"
@@ -37,7 +37,7 @@ class Settings:
 
 
 def dtypes_of(name: str) -> tuple[str, ...]:
-    """Returns the types that a back end computes in. Raises ConfigError for an unknown one."""
+    """Returns the types that a back end supports. Raises ConfigError for an unknown one."""
     if name not in DTYPES:
         expected = f"{suggest(name, DTYPES)}: expected one of {', '.join(DTYPES)}."
         raise ConfigError(f"backend={name[:100]}{expected}")
@@ -45,8 +45,8 @@ def dtypes_of(name: str) -> tuple[str, ...]:
 
 
 def check(settings: Settings) -> None:
-    """Raises ConfigError for a back end that there is not, a type that it does not compute in, or less than
-    one thread."""
+    """Raises ConfigError for an unknown back end, a type that it does not support, or less than one
+    thread."""
     dtypes = dtypes_of(settings.backend)
     if settings.dtype not in dtypes:
         computes = f"{settings.backend} computes in {', '.join(dtypes)}."
@@ -56,16 +56,16 @@ def check(settings: Settings) -> None:
 
 
 def begin(settings: Settings) -> None:
-    """Does what comes before anything is computed, tokenizers included: checks the settings, and gives
-    TensorFlow its threads, which are those of the process. Raises ConfigError."""
+    """Prepares the process before any computation, tokenizers included: checks the settings, and sets
+    TensorFlow's number of threads, which holds for the whole process. Raises ConfigError."""
     check(settings)
     if settings.backend == "tensorflow":
         _module(settings).take_threads(settings.threads)
 
 
 def build(source, head: str, settings: Settings) -> Network:
-    """Builds the network of a model with one of the heads of `source.HEADS`. Raises ConfigError where a
-    package is missing, or the machine cannot do what the settings ask for."""
+    """Builds the network of a model with one of the heads of `source.HEADS`. Raises ConfigError if a package
+    is missing, or the machine does not support the settings."""
     check(settings)
     network, observe = _module(settings).build(source, head, settings), settings.observe
     if observe is None:

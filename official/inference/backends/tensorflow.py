@@ -1,4 +1,4 @@
-"""TensorFlow: oneDNN's fused operations where there are such, else the model of modeling without padding."""
+"""TensorFlow: oneDNN's fused operations if available, otherwise the model of modeling without padding."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,26 +20,25 @@ _TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32"}
 
 
 def build(source: Source, head: str, settings: Settings) -> Network:
-    """Builds a network. Raises ConfigError where a weight is missing or cannot be read."""
+    """Builds a network. Raises ConfigError if a weight is missing or cannot be read."""
     take_threads(settings.threads)
     if source.bert.block_type == "bert" and fused_bert.are_here(_TYPES[settings.dtype]):
         return _fused(source, head, settings)
     if settings.dtype == "int8":
-        told = (
-            "TensorFlow has it for BERT's blocks on CPUs with oneDNN only. Take another --backend or --dtype."
-        )
-        raise ConfigError(f"dtype=int8: {told}")
+        problem = "TensorFlow needs BERT's blocks and a CPU with oneDNN. Take another --backend or --dtype."
+        raise ConfigError(f"dtype=int8: {problem}")
     return _staged(source, head, settings)
 
 
 def take_threads(threads: int | None) -> None:
-    """Sets the number of threads of products. Raises ConfigError where TensorFlow already has another."""
+    """Sets the number of threads of matrix products. Raises ConfigError if TensorFlow already has another
+    one."""
     threading = tf.config.threading
     is_other = threads not in (None, threading.get_intra_op_parallelism_threads())
     try:
         if is_other:
             threading.set_intra_op_parallelism_threads(threads)
-        threading.set_inter_op_parallelism_threads(1)  # a chain: no two operations at once
+        threading.set_inter_op_parallelism_threads(1)  # a chain of operations, none of them concurrent
     except RuntimeError:
         if is_other:
             problem = "TensorFlow already runs in this process with another number of threads."
@@ -47,7 +46,7 @@ def take_threads(threads: int | None) -> None:
 
 
 def batch_of(rows: Rows, heads: int) -> dict[str, np.ndarray]:
-    """Returns rows as `fused_bert` takes them: tokens, their positions, and where they stand in attention."""
+    """Returns rows in the format of `fused_bert`: tokens, their positions, and their indices in attention."""
     firsts_N = rows.firsts_N
     batch = {
         "ids_T": rows.ids_T,
@@ -60,13 +59,13 @@ def batch_of(rows: Rows, heads: int) -> dict[str, np.ndarray]:
     return {name: values.astype(np.int32) for name, values in batch.items()}
 
 
-# Compiled encoders, batches of `batch_of` -> [T, D], which the networks of all heads of a model share: by the
-# identity of its source, which they keep, and their type.
+# Compiled encoders, batches of `batch_of` -> [T, D], shared by the networks of all heads of a model: by type
+# and the identity of the source, which they keep alive.
 _ENCODERS: weakref.WeakValueDictionary[tuple[int, str], Any] = weakref.WeakValueDictionary()
 
 
 def _fused(source: Source, head: str, settings: Settings) -> Network:
-    """Returns a network of oneDNN's operations. Raises ConfigError where int8 cannot be."""
+    """Returns a network of oneDNN's operations. Raises ConfigError if int8 is not supported."""
     bert, dtype, numbers = source.bert, _TYPES[settings.dtype], tf.TensorSpec([None], tf.int32)
     weights = fused_bert.Weights(source.values, source.tensors.__contains__, dtype)
     encoder = _encoder(source, weights, settings)
@@ -83,8 +82,8 @@ def _fused(source: Source, head: str, settings: Settings) -> Network:
 
 
 def _encoder(source: Source, weights: fused_bert.Weights, settings: Settings) -> Callable[..., tf.Tensor]:
-    """Returns the encoder of a model: in 8 bits, whose ranges are those of a head's own sequences, one of its
-    own."""
+    """Returns the encoder of a model; in 8 bits, where the ranges are those of the head's sequences, a
+    separate one."""
     bert, key, is_int8 = source.bert, (id(source), settings.dtype), settings.dtype == "int8"
     encoder = _ENCODERS.get(key)
     if encoder is None:
@@ -105,12 +104,13 @@ def _constants(rows: Rows, bert: BertConfig) -> dict[str, tf.Tensor]:
 def _quantised(
     encoder: fused_bert.Encoder, bert: BertConfig, calibration: Sequence[Rows]
 ) -> fused_bert.Encoder:
-    """Returns an encoder whose blocks are in 8 bits, by the ranges that products' inputs have in batches."""
+    """Returns an encoder whose blocks are in 8 bits, with ranges from the inputs of products in these
+    batches."""
     if not calibration:
         raise ConfigError("dtype=int8 needs sequences for the ranges of activations.")
     if not fused_bert.has_integers():
-        told = "TensorFlow has no products of integers on this CPU. Take another --backend or --dtype."
-        raise ConfigError(f"dtype=int8: {told}")
+        problem = "TensorFlow has no integer products on this CPU. Take another --backend or --dtype."
+        raise ConfigError(f"dtype=int8: {problem}")
 
     def ranges_of(**batch: tf.Tensor) -> list[tf.Tensor]:
         ranges = []
@@ -124,7 +124,7 @@ def _quantised(
 
     measure = _compiled(ranges_of, bert)
     found = [[values.numpy() for values in measure(**_constants(rows, bert))] for rows in calibration]
-    ranges = iter(zip(*found))  # of each product those of all batches
+    ranges = iter(zip(*found))  # per product: ranges of all batches
     blocks = [
         fused_bert.Block._make(
             fused_bert.quantise(part, next(ranges)) if isinstance(part, Affine) else part for part in block
@@ -135,7 +135,7 @@ def _quantised(
 
 
 def _compiled(function: Callable, bert: BertConfig) -> Callable:
-    """Returns a function traced once, for batches of all sizes."""
+    """Returns the function traced once, for batches of all sizes."""
     example = batch_of(join([np.zeros(1, np.int32)]), bert.num_attention_heads)
     signature = {
         name: tf.TensorSpec([None] * values.ndim, tf.int32, name=name) for name, values in example.items()
@@ -144,8 +144,8 @@ def _compiled(function: Callable, bert: BertConfig) -> Callable:
 
 
 def _staged(source: Source, head: str, settings: Settings) -> Network:
-    """Returns a network of the model's own stages."""
-    # The only blocks whose attention over long rows is faster so, and that have no operations of oneDNN's.
+    """Returns a network of the model's stages."""
+    # Only for blocks whose attention over long rows is faster this way; oneDNN has no operations for them.
     is_native = source.bert.block_type == "modernbert" and native.unavailable() is None
     kernels = "native" if is_native else "plain"
     model = make_network(source.bert, head, source.classes, settings.dtype, kernels)
@@ -165,7 +165,8 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
 
 
 def _outputs(carried: Outputs, batch: dict[str, np.ndarray], head: str, rows: Rows) -> Outputs:
-    """Returns the outputs of a head, as `rows.Network` has them, from the stages' for a padded batch."""
+    """Returns the outputs of a head, in the form of `rows.Network`, from the stages' outputs for a padded
+    batch."""
     is_token_BL = batch["input_mask"] > 0
     if head == "classify":
         return {"logits": carried["logits"]}

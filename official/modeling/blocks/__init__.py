@@ -6,18 +6,18 @@ A file has
       the block's weights, a NamedTuple of tensors
   run(weights, x_BLD, context, seed, config, ops) -> [B, L, D]
       the block's outputs for vectors, in their type; a function of its arguments alone
-and, where the kind wants them,
+and optionally
   IS_PRENORM
-      true: a LayerNorm follows the last block
+      True: a LayerNorm follows the last block
   IS_NARROW
-      true: where the context has `reads_BR`, `run` gives only the vectors there, [B, R, D], and does no more
-      than they need; of other kinds the encoder picks them
-  slots(features, config) -> its slots, or None
-      keeps the sequences of a row apart where the order of tokens counts; it is put into the context
+      True: with `reads_BR` in the context, `run` returns only the vectors at these positions, [B, R, D], and
+      computes only what they need; for other types the encoder gathers them
+  slots(features, config) -> slots, or None
+      keeps the sequences of a row apart if the order of tokens matters; part of the context
   seen(features, config, by_sequence)
-      what its blocks see of a batch, in place of `attention.seen`; a block's `sees` then makes of that what
-      is put into its context
-Nothing else names the kinds: a new file is a new kind.
+      the blocks' attention mask of a batch, instead of `attention.seen`; a block's `sees` then derives from
+      it the value for its context
+There is no other list of types: a new file is a new type.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 from official.modeling import attention
 
-# What the file of a kind may leave out.
+# Defaults of the optional names.
 _USUAL: dict[str, Any] = {
     "IS_PRENORM": False,
     "IS_NARROW": False,

@@ -85,7 +85,7 @@ def run(
     attention_seed, attended_seed, inner_seed = split_seed(seed, 3)
     end = functools.partial(_add_and_norm, config=config, ops=ops)
     read_BLD = layers.picked(x_BLD, context.reads_BR)
-    # Their variables stay apart: LAMB takes one trust ratio a variable, the published recipe has three.
+    # Their variables are separate: LAMB has one trust ratio per variable, and the published recipe three.
     qkv = (weights.query, weights.key, weights.value)
     attended_BLD = attention.self_attention(qkv, (read_BLD, x_BLD), context, config, attention_seed, ops)
     x_BLD = end(weights.attention_output, weights.attention_norm, attended_BLD, read_BLD, seed=attended_seed)

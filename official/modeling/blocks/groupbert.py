@@ -3,10 +3,10 @@
 Each of these parts is x + dropout(f(LayerNorm(x))).
 
 Source: Chelombiev et al. 2021, "GroupBERT: Enhanced Transformer Architecture with Efficient Grouped
-Structures" (arXiv 2106.05822); names, sizes and first values of Graphcore's code.
+Structures" (arXiv 2106.05822); names, sizes and initial values as in Graphcore's code.
 
-The bias of the keys is a variable, for the sake of checkpoints, and stays zero: it adds the same to all
-scores of a query, and the softmax takes it out.
+The bias of the keys is a variable, for compatible checkpoints, and stays zero: it adds the same to all scores
+of a query, and the softmax cancels it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from official.modeling.layers import Affine, glorot_initializer, matmul_2d, size
 from official.modeling.operations import Operations
 
 # -----------------------------------------------------------------------------------------------------------
-# Sequences of packed rows, set apart by empty slots
+# Sequences of packed rows, separated by empty slots
 #
-# A row of L tokens becomes one of W slots. Each sequence stands there in the order of its tokens, whatever
-# their places in the row: some records have every [CLS] at the end of the row, and `position_ids` tell that
-# it is the first token of its sequence. Between two sequences, and behind them, slots are empty. So tokens
-# have the same neighbours as in a row of their own.
+# A row of L tokens becomes one of W slots. Each sequence has consecutive slots in the order of its tokens,
+# independently of their positions in the row: some records have every [CLS] at the end of the row, with
+# `position_ids` that mark it as the first token of its sequence. Between two sequences, and after the last,
+# slots are empty. So tokens have the same neighbours as in a separate row.
 
 
 class Slots(NamedTuple):
     """Assignment of tokens to slots.
 
     Attributes:
-      tokens_BW: int32, the place in its row of the token in a slot; L for an empty slot.
-      slots_BL: int32, the slot of a token; W for padding, which has none.
+      tokens_BW: int32, position in the row of the token in a slot; L for an empty slot.
+      slots_BL: int32, slot of a token; W for padding, which has none.
     """
 
     tokens_BW: tf.Tensor
@@ -46,13 +46,14 @@ def find_slots(features: dict[str, tf.Tensor], gap: int) -> Slots | None:
     """Returns the slots of a batch, with `gap` empty ones between sequences.
 
     Args:
-      features: of a batch. `sequence_ids` int32 [B, L] are 1, 2, .. S for the sequences of a row and 0 for
-        padding; `position_ids` int32 [B, L], in [0, L), tell the order in each, else the place in the row
-        does. S is the number of `cls_positions` [B, S] or, without, the largest of `sequence_ids`.
-      gap: slots.
+      features: the batch. `sequence_ids` int32 [B, L] are 1, 2, .. S for the sequences of a row and 0 for
+        padding; `position_ids` int32 [B, L], in [0, L), determine the order in each, by default the position
+        in the row. S is the number of `cls_positions` [B, S] or, without these, the maximum of
+        `sequence_ids`.
+      gap: number of empty slots.
 
     Returns:
-      W = L + gap x (S - 1) slots a row; None without `sequence_ids`: a row is one sequence.
+      W = L + gap x (S - 1) slots per row; None without `sequence_ids`, for rows of one sequence.
     """
     if "sequence_ids" not in features:
         return None
@@ -75,17 +76,17 @@ def find_slots(features: dict[str, tf.Tensor], gap: int) -> Slots | None:
 
 
 def _put(places_BL: tf.Tensor, values_BL: tf.Tensor, width: int | tf.Tensor, empty: int | tf.Tensor):
-    """Returns int32 [B, width]: each value at its place, and `empty` where none is."""
+    """Returns int32 [B, width]: each value at its position, and `empty` elsewhere."""
     batch, _ = sizes(places_BL)
     flat = tf.reshape(places_BL + tf.range(batch)[:, None] * width, [-1, 1])
-    # Zero is what stays where nothing is scattered to. Padding has one place for all; nobody reads it.
+    # Positions without a value are 0. All padding shares one position, which is never read.
     put = tf.scatter_nd(flat, tf.reshape(values_BL - empty, [-1]), [batch * width])
     return tf.reshape(put, [batch, width]) + empty
 
 
 def _move(x: tf.Tensor, places: tf.Tensor, back: tf.Tensor) -> tf.Tensor:
-    """Returns the vectors of each row at `places`, zeros for what lies behind its end. `back` is the way
-    back, which the gradient goes."""
+    """Returns the vectors of each row at `places`, zeros for places after its end. `back` is the inverse,
+    used by the gradient."""
 
     @tf.custom_gradient
     def move(x):
@@ -102,23 +103,22 @@ def _pick(x: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
 
 
 # -----------------------------------------------------------------------------------------------------------
-# Products in groups
+# Grouped products
 #
-# Both are batches of dense products. TensorFlow has a grouped convolution, but on CPUs no gradient of it
-# unless oneDNN is on. One product for each tap, of a group's few channels, is slow everywhere; here a
-# product makes a block of tokens at once, which takes 1.4 times the multiplications and an eighth of the
-# time.
+# Both are batches of dense products. TensorFlow has a grouped convolution, but on CPUs without oneDNN no
+# gradient for it. One product per tap, with a group's few channels, is slow everywhere; here one product
+# computes a block of tokens, which takes 1.4 times the multiplications and an eighth of the time.
 
 
-_BLOCK = 4  # tokens that a product makes; 2 and 8 take 1.7 times as long with 7 taps of 16 channels
+_BLOCK = 4  # tokens per product; 2 and 8 take 1.7 times as long with 7 taps of 16 channels
 
 
 def projection(parts_BLI: list[tf.Tensor], weights: Affine) -> tf.Tensor:
-    """Returns the projection of one part of the channels a group, side by side.
+    """Returns the concatenated projections of the groups, each of one part of the channels.
 
     Args:
-      parts_BLI: [B, L, in / groups], one a group.
-      weights: kernel [in / groups, out]: each group has its own out / groups columns. Bias [out].
+      parts_BLI: [B, L, in / groups], one per group.
+      weights: kernel [in / groups, out]: each group has separate out / groups columns. Bias [out].
 
     Returns:
       [B, L, out], in the type of the parts.
@@ -131,16 +131,17 @@ def projection(parts_BLI: list[tf.Tensor], weights: Affine) -> tf.Tensor:
 def columns(kernel: tf.Tensor, groups: int) -> list[tf.Tensor]:
     """Returns the columns [in, out / groups] of each group of a kernel [in, out]."""
     parts = tf.reshape(kernel, [kernel.shape[0], groups, -1])
-    # Not tf.split, which takes five times as long along the last axis.
+    # tf.split takes five times as long along the last axis.
     return tf.unstack(tf.transpose(parts, [1, 0, 2]), num=groups)
 
 
 def convolution(x_BLD: tf.Tensor, weight_KGD: tf.Tensor) -> tf.Tensor:
-    """Convolves along a row, which zeros go on from on both sides.
+    """Convolves along a row, padded with zeros on both sides.
 
     Args:
-      x_BLD: in the compute dtype.
-      weight_KGD: K taps, an odd number, the middle one a token's own; G channels of a group, which divides D.
+      x_BLD: input in the compute dtype.
+      weight_KGD: K taps, an odd number, the middle one for the token itself; G channels per group, a divisor
+        of D.
 
     Returns:
       y [B, L, D]: y[l, c] = sum over k, g of x[l + k - K // 2, first channel of the group of c, + g] x
@@ -151,7 +152,7 @@ def convolution(x_BLD: tf.Tensor, weight_KGD: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def convolve(x, weight):
         def gradient(upstream):
-            # The blocks are made again: kept, they are 2.5 times as large as x.
+            # The blocks are recomputed, since they are 2.5 times as large as x.
             return _convolve(upstream, _backward(weight)), _weight_gradient(x, upstream, weight.shape)
 
         return _convolve(x, weight), gradient
@@ -170,7 +171,7 @@ def _convolve(x: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
 
 
 def _block_of(taps: int) -> int:
-    """Returns the tokens of a block: a token's neighbours are in its own block or the next on either side."""
+    """Returns the tokens per block: a token's neighbours are in its block or the adjacent ones."""
     return max(_BLOCK, taps // 2)
 
 
@@ -178,7 +179,7 @@ def _in_blocks(x: tf.Tensor, taps: int, size: int) -> tf.Tensor:
     """Returns x as [groups, B, blocks, tokens of a block, channels of a group], with zeros at the end."""
     batch, length, hidden = sizes(x)
     block = _block_of(taps)
-    # Not -length % block: ONNX, as tf2onnx writes it, has another remainder of negative numbers.
+    # Not -length % block: tf2onnx translates it with another remainder for negative numbers.
     x = tf.pad(x, [[0, 0], [0, block - 1 - (length - 1) % block], [0, 0]])
     return tf.transpose(tf.reshape(x, [batch, -1, block, hidden // size, size]), [3, 0, 1, 2, 4])
 
@@ -212,7 +213,8 @@ def _backward(weight: tf.Tensor) -> tf.Tensor:
 
 
 def _weight_gradient(x: tf.Tensor, upstream: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
-    """Returns the gradient of the weight: that of the block matrix, summed where it holds the same number."""
+    """Returns the gradient of the weight: that of the block matrix, summed over its repetitions of a
+    number."""
     taps, size, hidden = shape
     block, groups = _block_of(taps), hidden // size
     given = tf.reshape(_in_blocks(upstream, taps, size), [groups, -1, block * size])
@@ -228,10 +230,10 @@ def _weight_gradient(x: tf.Tensor, upstream: tf.Tensor, shape: tf.TensorShape) -
 # Each of these parts is x + dropout(f(LayerNorm(x))).
 #
 # Source: Chelombiev et al. 2021, "GroupBERT: Enhanced Transformer Architecture with Efficient Grouped
-# Structures" (arXiv 2106.05822); names, sizes and first values of Graphcore's code.
+# Structures" (arXiv 2106.05822); names, sizes and initial values as in Graphcore's code.
 #
-# The bias of the keys is a variable, for the sake of checkpoints, and stays zero: it adds the same to all
-# scores of a query, and the softmax takes it out.
+# The bias of the keys is a variable, for compatible checkpoints, and stays zero: it adds the same to all
+# scores of a query, and the softmax cancels it.
 
 
 IS_PRENORM = True
@@ -239,7 +241,7 @@ IS_NARROW = True
 
 
 class ConvolutionWeights(NamedTuple):
-    """The weights of the convolution: `weight` [K, G, D] of K taps and groups of G channels."""
+    """The weights of the convolution: `weight` [K, G, D] with K taps and groups of G channels."""
 
     prenorm: layers.Norm
     values: layers.Affine
@@ -250,7 +252,8 @@ class ConvolutionWeights(NamedTuple):
 
 
 class FeedForwardWeights(NamedTuple):
-    """The weights of a feed-forward layer: `output` has a kernel [F / groups, D]. One group: no `mixer`."""
+    """The weights of a feed-forward layer: `output` has a kernel [F / groups, D]; with one group there is no
+    `mixer`."""
 
     prenorm: layers.Norm
     intermediate: layers.Affine
@@ -278,7 +281,7 @@ class Weights(NamedTuple):
 
 
 class Block(tf.keras.layers.Layer):
-    """The variables of a block; `run` is what it does."""
+    """Variables of a block; `run` computes it."""
 
     def __init__(self, config: BertConfig, index: int):
         super().__init__(name=f"layer_{index}")
@@ -325,7 +328,7 @@ class Convolution(tf.keras.layers.Layer):
 
 
 class FeedForward(tf.keras.layers.Layer):
-    """The variables of `_feed_forward`; `number` is that in the block."""
+    """The variables of `_feed_forward`; `number` is its number in the block."""
 
     def __init__(self, config: BertConfig, number: int):
         super().__init__(name=f"feed_forward_{number}")
@@ -381,7 +384,7 @@ def _prenorm(config: BertConfig) -> layers.LayerNorm:
 
 
 def slots(features: dict[str, tf.Tensor], config: BertConfig) -> Slots | None:
-    """Returns the slots that keep sequences of a row as far apart as the convolution reaches."""
+    """Returns the slots that separate the sequences of a row by the reach of the convolution."""
     return find_slots(features, config.groupbert_conv_kernel_size // 2)
 
 
@@ -393,7 +396,7 @@ def run(
     config: BertConfig,
     ops: Operations,
 ) -> tf.Tensor:
-    """Runs a block; arguments as those of `bert.run`.
+    """Runs a block; arguments as in `bert.run`.
 
     Returns:
       [B, L, D] in the compute dtype, or [B, R, D], not normalised.
@@ -409,14 +412,14 @@ def run(
     for (own, function), part_seed in zip(parts, seeds):
         normal_BLD = ops.norm(x_BLD, own.prenorm, config.layer_norm_eps, swish=False)
         y_BLD, last = function(own, normal_BLD)
-        if own is weights.attention:  # behind it no vector needs another one
+        if own is weights.attention:  # after it vectors are independent of each other
             x_BLD = layers.picked(x_BLD, context.reads_BR)
         product_BLD = layers.matmul_2d(y_BLD, last.kernel)
         x_BLD = ops.residual(product_BLD, layers.bias_of(last), x_BLD, config.hidden_dropout_prob, part_seed)
     return x_BLD
 
 
-# Each returns vectors and the dense product that makes its result of them.
+# Each returns vectors, and the weights of the dense product that turns them into its result.
 def _gated_convolution(
     weights: ConvolutionWeights,
     x_BLD: tf.Tensor,
@@ -424,7 +427,7 @@ def _gated_convolution(
     config: BertConfig,
     ops: Operations,
 ) -> tuple[tf.Tensor, layers.Affine]:
-    """Gated unit, convolution in groups, LayerNorm, swish. Padding and other sequences count as zeros."""
+    """Gated unit, grouped convolution, LayerNorm, swish. Padding and other sequences count as zeros."""
     both = layers.side_by_side((weights.values, weights.gates))
     y_BLD = ops.gate(layers.matmul_2d(x_BLD, both.kernel), layers.bias_of(both))
     if context.slots is None:
@@ -440,7 +443,7 @@ def _gated_convolution(
 def _feed_forward(
     weights: FeedForwardWeights, x_BLD: tf.Tensor, config: BertConfig, ops: Operations
 ) -> tuple[tf.Tensor, layers.Affine]:
-    """Dense product, activation, and projection in groups, whose parts the last product mixes."""
+    """Dense product, activation, and grouped projection, whose groups the last product mixes."""
     groups = config.groupbert_ffn_output_groups
     pairs = zip(
         columns(weights.intermediate.kernel, groups), tf.split(layers.bias_of(weights.intermediate), groups)

@@ -1,13 +1,13 @@
 """The block of ModernBERT: self-attention with rotary positions, then a gated feed-forward layer.
 
-Each of both is x + f(LayerNorm(x)); the first block's attention has no LayerNorm. Nothing has a bias. Every
-n-th block, from the first on, sees all tokens of a sequence; in the others a token sees its neighbours within
-a window. No tensor grows with the square of a row's length: windows are multiplied as a band of blocks, and
-long rows a few queries at a time, whose scores the backward pass computes again.
+Both are x + f(LayerNorm(x)); the first block's attention has no LayerNorm. There are no biases. Every n-th
+block, beginning with the first, sees all tokens of a sequence; in the others a token sees its neighbours
+within a window. No tensor grows with the square of the row length: windows are multiplied as a band of
+blocks, and long rows a few queries at a time, with scores that the backward pass recomputes.
 
 Sources: Warner et al. 2024, "Smarter, Better, Faster, Longer" (arXiv 2412.13663); Su et al. 2021, "RoFormer"
-(arXiv 2104.09864); Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202). Shapes beside those
-everywhere: N blocks of a row, of W tokens each; E = 3 x D, query, key and value side by side.
+(arXiv 2104.09864); Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202). Shapes in addition to
+those of the package: N blocks of a row, of W tokens each; E = 3 x D, query, key and value side by side.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ IS_NARROW = True
 
 
 class Angles(NamedTuple):
-    """Cosines and sines of the angles by which a token's position turns pairs of numbers, float32
+    """Cosines and sines of the angles by which a token's position rotates pairs of numbers, float32
     [B or 1, L, K / 2]."""
 
     cos: tf.Tensor
@@ -43,8 +43,8 @@ class Angles(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """View of a block that sees whole sequences; `layout` tells their places where they are computed apart,
-    else it is empty."""
+    """View of a block that sees whole sequences; `layout` has their positions if they are computed
+    separately, otherwise it is empty."""
 
     angles: Angles
     layout: SequenceLayout | tuple[()]
@@ -64,8 +64,8 @@ class Seen(NamedTuple):
 
 
 def seen(features: dict[str, tf.Tensor], config: BertConfig, by_sequence: bool) -> Seen:
-    """Returns the views of a batch; arguments as of `attention.seen`. With `position_ids` int32 [B, L]
-    these are the positions of its tokens; else their places in the row are."""
+    """Returns the views of a batch; arguments as in `attention.seen`. Positions of tokens are `position_ids`
+    int32 [B, L], by default the positions in the row."""
     places = tf.range(sizes(features["input_ids"])[1])[None]
     positions = features.get("position_ids", places)
     layout = attention.layout_of(features, config.num_attention_heads, by_sequence)
@@ -76,7 +76,7 @@ def seen(features: dict[str, tf.Tensor], config: BertConfig, by_sequence: bool) 
 def angles_of(positions: tf.Tensor, config: BertConfig, theta: float) -> Angles:
     """Returns the angles of positions, int32 [B or 1, L]: position / theta^(2 i / K) for pair i of K / 2."""
     size = config.hidden_size // config.num_attention_heads
-    # In float32, as others compute it: at large positions its rounding is what is seen of other ways.
+    # In float32 like other implementations, whose rounding would differ at large positions.
     powers = np.power(np.float32(theta), np.arange(0, size, 2, dtype=np.float32) / np.float32(size))
     angles = tf.cast(positions, tf.float32)[..., None] * (np.float32(1) / powers)
     return Angles(tf.cos(angles), tf.sin(angles))
@@ -87,8 +87,8 @@ def angles_of(positions: tf.Tensor, config: BertConfig, theta: float) -> Angles:
 
 
 class Weights(NamedTuple):
-    """The weights of a block, as tensors. `intermediate` makes values, which the activation is of, and gates
-    side by side. Without `attention_norm` the attention sees its input as it is."""
+    """The weights of a block, as tensors. `intermediate` computes values, to which the activation is applied,
+    and gates side by side. Without `attention_norm`, the attention's input is not normalized."""
 
     attention_norm: layers.Norm | None
     qkv: layers.Affine
@@ -99,14 +99,14 @@ class Weights(NamedTuple):
 
 
 class Block(tf.keras.layers.Layer):
-    """The variables of a block; `run` is what it does."""
+    """Variables of a block; `run` computes it."""
 
     def __init__(self, config: BertConfig, index: int):
         super().__init__(name=f"layer_{index}")
         self.sees_whole = config.sees_whole(index)
         stddev, hidden, inner = config.initializer_range, config.hidden_size, config.intermediate_size
         dense = functools.partial(layers.Dense, bias="none", stddev=stddev)
-        # Smaller before the residuals, which add up. Source: as above, section 2.
+        # Smaller before the residuals, which add up. Source: Warner et al. 2024, section 2.
         dense_out = functools.partial(dense, stddev=stddev / math.sqrt(2 * config.num_hidden_layers))
         self.attention_norm = None
         with tf.name_scope(f"layer_{index}"):
@@ -132,7 +132,7 @@ class Block(tf.keras.layers.Layer):
         )
 
     def sees(self, seen: Seen) -> Whole | Window:
-        """Returns the view that this block has."""
+        """Returns the view of this block."""
         return seen.whole if self.sees_whole else seen.window
 
 
@@ -148,7 +148,7 @@ def run(
     config: BertConfig,
     ops: Operations,
 ) -> tf.Tensor:
-    """Runs a block; arguments as those of `bert.run`, but that the context has what this block sees, see
+    """Runs a block; arguments as in `bert.run`, except that the context has the view of this block, see
     `Block.sees`.
 
     Returns:
@@ -172,8 +172,8 @@ def run(
 def attend(
     products_BLE: tf.Tensor, context: Context, config: BertConfig, seed: tf.Tensor | None, ops: Operations
 ) -> tf.Tensor:
-    """Returns the heads' outputs side by side, [B, L, D], for the products of query, key and value. A token
-    sees those with its number in `sequence_ids_BL`; padding, number 0, gets anything finite."""
+    """Returns the concatenated outputs of the heads, [B, L, D], for the products of query, key and value. A
+    token sees those with its number in `sequence_ids_BL`; padding, number 0, gets arbitrary finite values."""
     view = context.seen  # Whole or Window
     ids_BL = context.sequence_ids_BL
     heads, rate = config.num_attention_heads, config.attention_probs_dropout_prob
@@ -208,11 +208,11 @@ def in_window(
     seed: tf.Tensor | None,
     ops: Operations,
 ) -> tf.Tensor:
-    """Returns the heads' outputs side by side, [B, L, D], where a token sees those of its sequence that are
-    at most `reach` places away.
+    """Returns the concatenated outputs of the heads, [B, L, D]; a token sees those of its sequence at a
+    distance of at most `reach`.
 
-    A row is cut into blocks of twice the reach, which see half of the block on either side, too: they are
-    rows of their own for `attend`.
+    A row is cut into blocks of twice the reach, which also see half of the adjacent block on either side:
+    they are separate rows for `attend`.
     """
     batch, length, columns = sizes(products_BLE)
     width = max(2 * reach, 1)
@@ -224,7 +224,7 @@ def in_window(
     near = functools.partial(_with_sides, batch=batch, reach=reach)
     key, value = (near(tf.reshape(part, [-1, heads, width, size])) for part in (key, value))
     ids_NW = tf.reshape(tf.pad(ids_BL, padding), [-1, width])
-    # Nothing has number -1, which is behind the ends of a row.
+    # No token has number -1, which is used outside of a row.
     ids_NM = near(ids_NW[:, None, :, None] + 1)[:, 0, :, 0] - 1
     distances = np.abs(np.arange(width + 2 * reach) - np.arange(width)[:, None] - reach)
     is_seen = tf.equal(ids_NW[:, :, None], ids_NM[:, None, :]) & (distances <= reach)
@@ -233,8 +233,8 @@ def in_window(
 
 
 def _with_sides(parts: tf.Tensor, batch: int | tf.Tensor, reach: int) -> tf.Tensor:
-    """Returns blocks [B x N, H, W, K] with the last tokens of the block before and the first of the next one,
-    [B x N, H, W + 2 x reach, K]; zeros behind the ends of a row."""
+    """Returns blocks [B x N, H, W, K] with the last tokens of the previous block and the first of the next
+    one, [B x N, H, W + 2 x reach, K]; zeros outside of a row."""
     _, heads, width, size = sizes(parts)
     parts = tf.reshape(parts, [batch, -1, heads, width, size])
     none = [[0, 0], [0, 0], [0, 0]]
@@ -244,7 +244,7 @@ def _with_sides(parts: tf.Tensor, batch: int | tf.Tensor, reach: int) -> tf.Tens
 
 
 def _scores(is_seen: tf.Tensor) -> tf.Tensor:
-    """Returns the mask to add to scores, float32 [B, 1, L, M], of bool [B, L, M]."""
+    """Returns the additive mask of scores, float32 [B, 1, L, M], from bool [B, L, M]."""
     return (1.0 - tf.cast(is_seen, tf.float32))[:, None] * MASKED_SCORE
 
 
@@ -254,7 +254,7 @@ def _scores(is_seen: tf.Tensor) -> tf.Tensor:
 # Source: Rabe and Staats 2021, "Self-attention Does Not Need O(n^2) Memory" (arXiv 2112.05682).
 
 
-_SCORES = 2**24  # of a chunk at most: 64 MiB; rows with fewer are computed at once
+_SCORES = 2**24  # maximum per chunk: 64 MiB; smaller rows are computed at once
 
 
 def in_chunks(
@@ -266,7 +266,7 @@ def in_chunks(
     seed: tf.Tensor | None,
     ops: Operations,
 ) -> tf.Tensor:
-    """Returns the outputs of attention, [B, H, L, K], where a token sees those of its number."""
+    """Returns the outputs of attention, [B, H, L, K], where a token sees those with its number."""
     batch, heads, length, size = sizes(query_BHLK)
 
     def attend_some(query, key, value, ids_BC, number):
@@ -284,7 +284,7 @@ def in_chunks(
     count = (length + width - 1) // width
 
     def cut(x, axis):
-        """Returns x as [chunks, ..], cut along an axis that is filled up with zeros."""
+        """Returns x as [chunks, ..], cut along an axis that is padded with zeros."""
         sides = [[0, 0]] * axis + [[0, count * width - length]] + [[0, 0]] * (len(x.shape) - axis - 1)
         shape = sizes(x)
         whole = tf.reshape(tf.pad(x, sides), [*shape[:axis], count, width, *shape[axis + 1 :]])
@@ -297,7 +297,7 @@ def in_chunks(
     ids_NBC = cut(ids_BL, 1)
 
     def repeat(body, first, like):
-        """Returns the outputs of all chunks, joined, and all that they carry on."""
+        """Returns the joined outputs of all chunks, and the values that they pass on."""
         known = [each if isinstance(each, int) else None for each in (batch, heads, width, size)]
         array = tf.TensorArray(like.dtype, count, element_shape=known)
 

@@ -1,10 +1,10 @@
 """Memory-bound operations of a model, in sets: each set is a module with the functions of `Operations`.
 
-  plain  TensorFlow's own operations and gradients: goes everywhere, and says what the functions mean
+  plain  TensorFlow's own operations and gradients: works everywhere, and defines the functions
   fused  the same to rounding, with gradients derived by hand and functions that XLA compiles
   native the same to rounding, in C++ for CPUs
 
-Matrix products are no part of them: every set multiplies by the vendor's library.
+Matrix products are not included: every set uses the vendor's library for them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any, cast
 
 from official.native import choose as choose_kernels
 
-Operations = Any  # a set of them: a module with the functions that `plain` documents
+Operations = Any  # a module with the functions documented in `plain`
 
 
 def choose(kernels: str, attends_again: bool = False) -> Operations:
-    """Returns the set; of the others nothing is imported.
+    """Returns the set; the others are not imported.
 
     Args:
-      kernels: plain, fused, native or auto, see `official.native.choose`. Called in the scope of the strategy
-        that computes.
-      attends_again: gives the set whose `attend` computes again what its backward pass needs.
+      kernels: plain, fused, native or auto, see `official.native.choose`. Call it in the scope of the
+        computing strategy.
+      attends_again: selects the version whose `attend` recomputes in its backward pass.
 
     Raises:
-      ConfigError: where `native` cannot be.
+      ConfigError: if `native` is not possible.
     """
     chosen, operations = choose_kernels(kernels), cast(Any, None)
     if chosen == "plain":

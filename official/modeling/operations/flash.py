@@ -1,9 +1,9 @@
-"""Attention of cuDNN on GPUs, which never writes the scores of a row to memory: O(L) of it, not O(L^2).
+"""Attention of cuDNN on GPUs, which never writes the scores of a row to memory: O(L) instead of O(L^2).
 
-TensorFlow has no operation for it, but its XLA calls cuDNN where a module in StableHLO says so, and an
-operation for such modules. Without dropout only: cuDNN numbers its random bits itself, so that a run that
-resumes would draw others. In steps that are compiled as a whole only, where it ran on an H200; on its own it
-lost a training in float16. `plain.attend` is the oracle.
+TensorFlow has no operation for it, but its XLA calls cuDNN for custom calls in StableHLO modules, and there
+is an operation for such modules. Only without dropout: cuDNN numbers its random bits itself, so that a
+resumed run would draw others. Only in steps that are compiled as a whole, which work on an H200; on its own
+it corrupted a training in float16. `plain.attend` is the oracle.
 
 Source: Dao et al. 2022, "FlashAttention"; the custom calls of XLA's cuDNN fused attention.
 """
@@ -14,11 +14,11 @@ import functools
 import json
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util  # no public name
+from tensorflow.python.ops import control_flow_util  # no public API
 
 from official import native
 
-_VERSION = 8  # of modules, which every TensorFlow from 2.15 on reads
+_VERSION = 8  # version of modules for every TensorFlow from 2.15 on
 _PLATFORM = "CUDA"
 _MAX_HEAD_SIZE = 128
 _MIN_CAPABILITY = (8, 0)
@@ -26,8 +26,8 @@ _TYPES = {tf.bfloat16: ("bf16", "BF16"), tf.float16: ("f16", "F16")}
 
 
 def takes(query_BHLK: tf.Tensor, scores_B1LM: tf.Tensor) -> bool:
-    """Tells whether `attend` computes attention in what is traced: a program of XLA, on GPUs from Ampere on,
-    of float16 or bfloat16, with sizes that are known, and a mask of padding alone."""
+    """Returns whether `attend` supports the attention that is being traced: in an XLA program, on GPUs from
+    Ampere on, in float16 or bfloat16, with static sizes, and a mask of padding only."""
     if not control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         return False
     heads_fit = query_BHLK.shape[-1] % 8 == 0 and query_BHLK.shape[-1] <= _MAX_HEAD_SIZE
@@ -46,7 +46,7 @@ def _works() -> bool:
 
     shape = [1, 1, 64, 64]
 
-    def tried() -> tf.Tensor:  # without a tape, which records nothing while something else is traced
+    def tried() -> tf.Tensor:  # in a function, since a tape records nothing during other tracing
         x, length = tf.ones(shape, tf.bfloat16), tf.constant([64])
         forward, backward = _modules(tuple(shape), 64, x.dtype)
         y, sums = _call(forward, [x, x, x, length], [shape, shape[:3]], [x.dtype, tf.float32])
@@ -63,10 +63,10 @@ def _works() -> bool:
 def attend(
     query_BHLK: tf.Tensor, key_BHMK: tf.Tensor, value_BHMK: tf.Tensor, scores_B1LM: tf.Tensor
 ) -> tf.Tensor:
-    """Returns softmax(query key^T / sqrt(K) + scores) value, as `plain.attend` without dropout does.
+    """Returns softmax(query key^T / sqrt(K) + scores) value, like `plain.attend` without dropout.
 
-    Padding has to stand at the end of a row, as in every record and batch that this project makes: vectors of
-    a row whose mask has a gap are NaN, which no training goes on with.
+    Padding must be at the end of a row, as in every record and batch of this project: vectors of a row whose
+    mask has a gap are NaN, which stops a training.
     """
     is_token_BM = scores_B1LM[:, 0, 0] > -1.0
     lengths_B = tf.reduce_sum(tf.cast(is_token_BM, tf.int32), axis=-1)
@@ -91,7 +91,7 @@ def attend(
 
 
 def _call(module: bytes, arguments: list, shapes: list, types: list) -> list:
-    from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # no public name
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # no public API
 
     return gen_xla_ops.xla_call_module(
         args=arguments,
@@ -120,7 +120,7 @@ def _modules(sizes: tuple[int, int, int, int], attended: int, dtype: tf.DType) -
     } | dict.fromkeys((lengths, space), "dense<0> : tensor<1xindex>")
 
     def module(call: str, takes: list[str], gives: list[str], products: dict[str, tuple[int, int]]) -> bytes:
-        """Returns a module of one call, whose arguments end with the lengths of queries, and of keys."""
+        """Returns a module with one call, whose last arguments are the lengths of queries and keys."""
         config = _config(sizes, attended, xla_name, products).replace('"', "\\22")
         arguments = ", ".join(f"%{number}: {kind}" for number, kind in enumerate(takes))
         given = [*(f"%{number}" for number in range(len(takes))), f"%{len(takes) - 1}"]
@@ -156,7 +156,7 @@ def _config(
     sizes: tuple[int, int, int, int], attended: int, xla_name: str, products: dict[str, tuple[int, int]]
 ) -> str:
     """Returns the call's settings, XLA's CudnnfMHABackendConfig as JSON; `products` are its matrix products
-    and the axes that each sums over."""
+    and their contracted axes."""
     batch, heads, length, size = sizes
     layout = {"minor_to_major": ["3", "2", "1", "0"], "element_size_in_bits": "0", "memory_space": "0"}
     config = {

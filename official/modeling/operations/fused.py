@@ -1,8 +1,8 @@
 """The operations with gradients derived by hand, and their memory-bound parts compiled as small functions.
 
 Matrix products stay outside the compiled functions, with the vendor's library: XLA's own are slower on CPUs,
-and bfloat16 ones are computed in float32. Softmax stays outside, too: the library's is three times as fast.
-Backward passes draw dropout's masks again. Inside a step that is compiled as a whole (--enable_xla, TPUs) the
+and bfloat16 ones are computed in float32. Softmax stays outside, too: TensorFlow's is three times as fast.
+Backward passes recompute dropout masks. Inside a step that is compiled as a whole (--enable_xla, TPUs) the
 small functions become part of it.
 """
 
@@ -16,7 +16,7 @@ from official.modeling.operations import flash, plain
 from official.modeling.operations.plain import join_heads as join_heads
 from official.modeling.operations.plain import split_heads as split_heads
 
-# Lengths are traced twice, not once each.
+# Dynamic lengths need two traces, not one per length.
 _compiled = tf.function(jit_compile=True, reduce_retracing=True, autograph=False)
 _gated, _rotate = _compiled(plain.gated_activation), _compiled(plain.rotate)
 
@@ -80,7 +80,7 @@ def residual_norm(
 
 @_compiled
 def _normalize(x, bias, residual, norm, epsilon, rate, seed):
-    """Returns (LayerNorm, the sum made normal, 1 / its standard deviation [..., 1])."""
+    """Returns (LayerNorm, the normalized sum, 1 / its standard deviation [..., 1])."""
     x = dropout(tf.cast(x, tf.float32) + tf.cast(bias, tf.float32), rate, seed)
     normal, scale = _made_normal(x + tf.cast(residual, tf.float32), epsilon)
     return tf.cast(normal * norm.gamma + norm.beta, residual.dtype), normal, scale
@@ -88,14 +88,15 @@ def _normalize(x, bias, residual, norm, epsilon, rate, seed):
 
 @_compiled
 def _norm_gradient(upstream, normal, scale, gamma, rate, seed, dtype):
-    """Returns (gradient of x, gradient of the residual, what sums to that of gamma)."""
+    """Returns (gradient of x, gradient of the residual, terms whose sum is that of gamma)."""
     upstream = tf.cast(upstream, tf.float32)
     gradient = _normal_gradient(upstream * gamma, normal, scale)
     return tf.cast(dropout(gradient, rate, seed), dtype), tf.cast(gradient, dtype), upstream * normal
 
 
 def _made_normal(x, epsilon):
-    """Returns (x of mean 0 and variance 1, 1 / its standard deviation [..., 1]), over the last axis."""
+    """Returns (x normalized to mean 0 and variance 1, 1 / its standard deviation [..., 1]), over the last
+    axis."""
     centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
     scale = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + epsilon)
     return centred * scale, scale
@@ -128,7 +129,7 @@ def norm(x: tf.Tensor, norm: Norm, epsilon: float, swish: bool) -> tf.Tensor:
 
 @_compiled
 def _normalize_only(x, norm, epsilon, swish):
-    """Returns (LayerNorm, or swish of it; x made normal; 1 / its standard deviation [..., 1])."""
+    """Returns (LayerNorm, or swish of it; x normalized; 1 / its standard deviation [..., 1])."""
     normal, scale = _made_normal(tf.cast(x, tf.float32), epsilon)
     y = normal * norm.gamma + norm.beta
     return tf.cast(y * tf.sigmoid(y) if swish else y, x.dtype), normal, scale
@@ -136,7 +137,7 @@ def _normalize_only(x, norm, epsilon, swish):
 
 @_compiled
 def _norm_only_gradient(upstream, normal, scale, norm, swish, dtype):
-    """Returns (gradient of x, what sums to that of beta, what sums to that of gamma)."""
+    """Returns (gradient of x, terms whose sums are those of beta and gamma)."""
     upstream = tf.cast(upstream, tf.float32)
     if swish:
         y = normal * norm.gamma + norm.beta
@@ -169,7 +170,7 @@ def add_and_norm(
 
 @_compiled
 def _add_and_normalize(x, residual, norm, epsilon, rate, seed):
-    """Returns (the sum, LayerNorm, the sum made normal, 1 / its standard deviation [..., 1])."""
+    """Returns (the sum, LayerNorm, the normalized sum, 1 / its standard deviation [..., 1])."""
     total = residual + dropout(x, rate, seed)
     normal, scale = _made_normal(tf.cast(total, tf.float32), epsilon)
     return total, tf.cast(normal * norm.gamma + norm.beta, x.dtype), normal, scale
@@ -177,7 +178,7 @@ def _add_and_normalize(x, residual, norm, epsilon, rate, seed):
 
 @_compiled
 def _add_and_norm_gradient(total_upstream, upstream, normal, scale, gamma, rate, seed):
-    """Returns (gradient of x, gradient of the residual, what sums to that of gamma)."""
+    """Returns (gradient of x, gradient of the residual, terms whose sum is that of gamma)."""
     upstream = tf.cast(upstream, tf.float32)
     own = _normal_gradient(upstream * gamma, normal, scale)
     gradient = tf.cast(tf.cast(total_upstream, tf.float32) + own, total_upstream.dtype)
@@ -275,7 +276,7 @@ def _cast_dropped(x, rate, seed, dtype):
     return tf.cast(dropout(x, rate, seed), dtype)
 
 
-# Of weights, and of [B, L, D]: one function for tensors of several ranks would lose their rank.
+# For attention weights, and for [B, L, D]: a function for both ranks would lose the rank.
 _drop, _drop_rows = _compiled(_cast_dropped), _compiled(_cast_dropped)
 
 
@@ -288,9 +289,9 @@ def attend(
     seed: tf.Tensor | None,
     again: bool = False,
 ) -> tf.Tensor:
-    """See `plain.attend`; the product with the values is not made again.
+    """See `plain.attend`; the product with the values is not recomputed.
 
-    On GPUs the weights are kept in the type of the query: the softmax is bound by memory.
+    On GPUs the weights are stored in the type of the query, since the softmax is memory-bound.
     """
     if (seed is None or rate == 0) and flash.takes(query_BHLK, scores_B1LM):
         return flash.attend(query_BHLK, key_BHMK, value_BHMK, scores_B1LM)
@@ -308,7 +309,7 @@ def attend(
 
         def gradient(upstream):
             weights = weights_of(after(upstream, [query])[0], key) if again else kept_weights
-            # Rows of sum(weights x their gradient) are those of sum(output x its gradient).
+            # The row sums of (weights x their gradient) equal those of (output x its gradient).
             # Source: Dao et al. 2022, "FlashAttention".
             along = tf.cast(upstream, tf.float32) * tf.cast(output, tf.float32)
             along = tf.reduce_sum(along, axis=-1, keepdims=True)
@@ -341,8 +342,8 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def surprise(logits):
         shares = tf.nn.softmax(logits)
-        # The largest logit is where softmax is largest, at least 1 / C: this is log(sum(exp(logits))) without
-        # another pass of exponentials.
+        # The maximum of softmax, at least 1 / C, is at the largest logit: this is log(sum(exp(logits)))
+        # without another pass of exponentials.
         largest = tf.reduce_max(logits, axis=-1)
         log_sum = largest - tf.math.log(tf.reduce_max(shares, axis=-1))
         losses = log_sum - tf.gather(logits, labels, batch_dims=labels.shape.rank)
@@ -358,7 +359,7 @@ def _cross_entropy_gradient(shares, labels, upstream):
 
 
 def _column_sums(x, dtype):
-    """Returns the sums over all axes but the last, which are float32."""
+    """Returns the sums over all axes except the last, in float32."""
     columns = x.shape[-1]
     return tf.cast(tf.ensure_shape(_sum_of_rows(tf.reshape(x, [-1, columns])), [columns]), dtype)
 

@@ -1,8 +1,9 @@
 """The operations for CPUs in C++, in float32 and bfloat16: each reads and writes its tensors once.
 
-Matrix products stay with the vendor's library. Other types, and what blocks of BERT do not have, are taken
-from `fused`. Backward passes compute activations, softmax and dropout's masks again: that is cheaper than to
-keep them. No compiler of graphs knows these operations: not for functions with jit_compile, nor for exports.
+Matrix products stay with the vendor's library. Other types, and operations that BERT's blocks do not use, are
+those of `fused`. Backward passes recompute activations, softmax and dropout masks, which is cheaper than to
+store them. Graph compilers do not know these operations: they work neither in functions with jit_compile nor
+in exports.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu")
 
 
 def _are_known(*tensors: tf.Tensor) -> bool:
-    """Tells whether all tensors are of types that the operations know; the first ones of one type."""
+    """Returns whether the operations support the types of all tensors; the first ones must have the same
+    type."""
     return all(tensor.dtype in _TYPES for tensor in tensors)
 
 
@@ -99,8 +101,8 @@ def norm(x: tf.Tensor, norm: Norm, epsilon: float, swish: bool) -> tf.Tensor:
     return normalize(x, norm.gamma)
 
 
-# Of products of what memory-bound operations give, the backward pass computes this again, on the way of their
-# own gradients: nothing of it is kept.
+# For products of memory-bound operations, the backward pass recomputes these operations together with their
+# gradients: their results are not stored.
 
 
 def norm_product(x: tf.Tensor, norm: Norm, epsilon: float, kernel: tf.Tensor) -> tf.Tensor:
@@ -196,16 +198,16 @@ def rotary_attention(
     rate: float,
     seed: tf.Tensor | None,
 ) -> tf.Tensor | None:
-    """Returns the heads' outputs of self-attention with rotary positions side by side, [B, L, D], without any
-    tensor of scores; zeros for padding. None for types that it does not know.
+    """Returns the concatenated heads' outputs of self-attention with rotary positions, [B, L, D], without a
+    tensor of scores; zeros for padding. None for unsupported types.
 
     Args:
-      products_BLE: of query, key and value, E = 3 x H x K.
-      cos, sin: of the angles, float32 [B or 1, L, K / 2], see `plain.rotate`.
-      ids_BL: int32: a token sees those of its number; 0 for padding.
+      products_BLE: products of query, key and value, E = 3 x H x K.
+      cos, sin: cosines and sines of the angles, float32 [B or 1, L, K / 2], see `plain.rotate`.
+      ids_BL: int32: a token sees those with its number; 0 for padding.
       heads: H.
-      reach: a token sees those at most so many places away; None: all of its number.
-      rate, seed: as in `layers.dropout`, of weights. Other ones than in `attend` are dropped.
+      reach: maximum distance of the tokens that a token sees; None: all with its number.
+      rate, seed: as in `layers.dropout`, for the weights. Masks differ from those of `attend`.
     """
     if not _are_known(products_BLE):
         return None
@@ -268,15 +270,15 @@ def attend(
     seed: tf.Tensor | None,
     again: bool = False,
 ) -> tf.Tensor:
-    """See `plain.attend`; the product with the values is not made again."""
+    """See `plain.attend`; the product with the values is not recomputed."""
     if not _are_known(query_BHLK):
         return fused.attend(query_BHLK, key_BHMK, value_BHMK, scores_B1LM, rate, seed, again)
     operations = loaded()
     settings = dict(mask=scores_B1LM, scale=query_BHLK.shape[-1] ** -0.5, **_dropout(rate, seed))
 
     def weights_of(query, key):
-        """Returns (products [B, H, L, M], weights after dropout, what makes weights of products). The first
-        two are in the type of the query: with bfloat16 nothing of this size is float32."""
+        """Returns (products [B, H, L, M], weights after dropout, function from products to weights). The
+        first two have the type of the query: with bfloat16 no tensor of this size is float32."""
         products = tf.matmul(query, key, transpose_b=True)
         return products, *operations.bert_softmax(products=products, **settings)
 
@@ -322,7 +324,7 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 def _dropout(rate: float, seed: tf.Tensor | None) -> dict[str, Any]:
-    """Returns the arguments that tell an operation to drop what `layers.dropout` drops."""
+    """Returns the arguments with which an operation has the same mask as `layers.dropout`."""
     if seed is None or rate == 0:
         return {"seed": tf.zeros([2], tf.int32), "dropped": 0, "factor": 1.0}
     return {"seed": seed, "dropped": least_kept(rate), "factor": 1 / (1 - rate)}

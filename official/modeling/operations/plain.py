@@ -1,7 +1,7 @@
 """The operations in TensorFlow's own operations and gradients.
 
-`official.modeling.operations.fused` has the same functions, faster on CPUs; this one goes everywhere, and is
-its oracle.
+`official.modeling.operations.fused` has the same functions, faster on CPUs; this module works everywhere, and
+is their oracle.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def residual_norm(
 
     Args:
       x, residual: [..., D] in the compute dtype.
-      bias: [D], of the dense product.
+      bias: [D], bias of the dense product.
       norm, epsilon: as in `layers.layer_norm`.
       rate, seed: as in `layers.dropout`.
     """
@@ -67,7 +67,7 @@ def gated_activation(x: tf.Tensor, activation: str) -> tf.Tensor:
 
 
 def products_of(norm: Callable, add_and_norm: Callable, gated_activation: Callable) -> tuple[Callable, ...]:
-    """Returns the functions of a set that multiply what its other ones give."""
+    """Returns the functions of a set that combine its other functions with a matrix product."""
 
     def norm_product(x: tf.Tensor, weights: Norm, epsilon: float, kernel: tf.Tensor) -> tf.Tensor:
         """Returns LayerNorm(x) @ kernel, in the type of both."""
@@ -91,19 +91,19 @@ norm_product, add_and_norm_product, gated_product = products_of(norm, add_and_no
 
 
 def rotate(products_BLE: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor, heads: int) -> tf.Tensor:
-    """Returns products of query, key and value side by side, where pairs of numbers of queries and keys,
-    those K / 2 apart, are turned by angles.
+    """Returns products of query, key and value side by side, in which pairs of numbers of queries and keys,
+    at a distance of K / 2, are rotated by angles.
 
     Args:
-      products_BLE: E = 3 x H x K.
-      cos, sin: of the angles, float32 [B or 1, L, K / 2].
+      products_BLE: products, E = 3 x H x K.
+      cos, sin: cosines and sines of the angles, float32 [B or 1, L, K / 2].
       heads: H.
     """
     _, length, columns = sizes(products_BLE)
     half = columns // (6 * heads)
     x = tf.cast(tf.reshape(products_BLE, [-1, length, 3, heads, 2, half]), tf.float32)
     first, second = tf.unstack(x, num=2, axis=4)
-    # Values are not turned.
+    # Values are not rotated.
     cos, sin = (
         tf.stack([each, each, tf.fill(tf.shape(each), rest)], axis=2)[:, :, :, None]
         for each, rest in ((cos, 1.0), (sin, 0.0))
@@ -132,20 +132,20 @@ def split_heads(products_BLE: tf.Tensor, bias: tf.Tensor | None, parts: int, hea
     """Returns the parts of products + bias, each [B, H, L, K].
 
     Args:
-      products_BLE: those of all parts side by side, E = parts x H x K.
+      products_BLE: products of all parts side by side, E = parts x H x K.
       bias: [E]; None for none.
-      parts, heads: how many there are.
+      parts, heads: number of parts and heads.
     """
     if bias is not None:
         products_BLE = tf.nn.bias_add(products_BLE, tf.cast(bias, products_BLE.dtype))
     _, length, columns = sizes(products_BLE)
     products_BLNHK = tf.reshape(products_BLE, [-1, length, parts, heads, columns // (parts * heads)])
-    # unstack, not products[i]: the gradient of slices is as many padded tensors and their sum.
+    # unstack, not products[i]: the gradient of slices would be a sum of padded tensors.
     return tf.unstack(tf.transpose(products_BLNHK, [2, 0, 3, 1, 4]), num=parts)
 
 
 def join_heads(heads_BHLK: tf.Tensor) -> tf.Tensor:
-    """Returns the vectors of all heads side by side, [B, L, H x K]."""
+    """Concatenates the vectors of all heads to [B, L, H x K]."""
     _, heads, length, size = sizes(heads_BHLK)
     return tf.reshape(tf.transpose(heads_BHLK, [0, 2, 1, 3]), [-1, length, heads * size])
 
@@ -165,8 +165,8 @@ def attend(
       query_BHLK, key_BHMK, value_BHMK: in the compute dtype.
       scores_B1LM: float32 [B, 1, L or 1, M], added to the scores: see `attention.scores`. It has no gradient.
       rate, seed: as in `layers.dropout`.
-      again: keeps only the arguments for the backward pass: scores, softmax and dropout are computed again
-        there.
+      again: whether to store only the arguments for the backward pass, which recomputes scores, softmax and
+        dropout.
     """
     if again:
 
