@@ -339,8 +339,7 @@ def run_vocab() -> None:
     for path in (flags.output_file, *configs):
         check_output_file(path, "output_file", flags.overwrite)
         if flags.overwrite:
-            inputs = text_files.find_texts(flags.input_files)
-            check_not_read(path, "output_file", inputs, "input_files")
+            check_not_read(path, "output_file", text_files.find_texts(flags.input_files), "input_files")
     counts = ReadCounts()
     sentences = read_sentences(flags.input_files, flags.max_sentences, counts, flags.text_field)
     bars = sys.stderr.isatty()
