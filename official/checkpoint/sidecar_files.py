@@ -156,7 +156,7 @@ def epsilon_without(checkpoint: Checkpoint) -> float | None:
 def labels_beside(location: str) -> dict:
     """Returns the options `labels`, `problem_type`, `thresholds` and `scale` from labels.json or Hugging
     Face's config.json next to a checkpoint."""
-    found = model_folder.read_labels(location if os.path.isdir(location) else os.path.dirname(location))
+    found = model_folder.read_labels(model_folder.folder_of(location))
     found.pop("kind", None)
     return found or model_folder.labels_of_config(location)
 

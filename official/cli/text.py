@@ -336,10 +336,10 @@ def run_vocab() -> None:
     config = os.path.join(os.path.dirname(flags.output_file), "tokenizer_config.json")
     said = {"do_lower_case": lower_case} if is_wordpiece else {"tokenizer_class": "PreTrainedTokenizerFast"}
     configs = [] if (lower_case or not is_wordpiece) and not os.path.exists(config) else [config]
+    inputs = text_files.find_texts(flags.input_files) if flags.overwrite else []
     for path in (flags.output_file, *configs):
         check_output_file(path, "output_file", flags.overwrite)
-        if flags.overwrite:
-            check_not_read(path, "output_file", text_files.find_texts(flags.input_files), "input_files")
+        check_not_read(path, "output_file", inputs, "input_files")
     counts = ReadCounts()
     sentences = read_sentences(flags.input_files, flags.max_sentences, counts, flags.text_field)
     bars = sys.stderr.isatty()
@@ -356,6 +356,6 @@ def run_vocab() -> None:
     for path in configs:
         outputs.write_file(path, json.dumps(said) + "\n")
     outputs.write_file(flags.output_file, content)
-    inputs = read_counts.listed(counts.by_file)
-    print_counts({"undecodable_bytes": counts.undecodable_bytes, "inputs": inputs})
+    by_file = read_counts.listed(counts.by_file)
+    print_counts({"undecodable_bytes": counts.undecodable_bytes, "inputs": by_file})
     print(f"{entries:,} {summary}")

@@ -303,9 +303,7 @@ class ClassifyTask(Classification, TableTask):
             self._prepare(self._known_labels())
         if config.do_eval and "eval" not in self._read:
             self._read_table("eval", "eval_file", self.labels)
-            if config.do_train:
-                scored, trained = self._read["eval"].row_ids, self._read["train"].row_ids
-                texts_lib.tell_shared(known(config.eval_file), scored, trained)
+            self._tell_shared()
         if config.do_predict:
             self._read_table("test", "predict_file", None, labelled=False)
         for split, rows in self._read.items():

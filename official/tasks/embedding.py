@@ -114,10 +114,7 @@ class EmbedTask(TableTask):
         if config.do_eval:
             if "eval" not in self._read:
                 self._read_table("eval", "eval_file")
-                if config.do_train:
-                    scored, trained = self._read["eval"].row_ids, self._read["train"].row_ids
-                    what = "rows" if self._is_scored else "queries"
-                    texts_lib.tell_shared(known(config.eval_file), scored, trained, what)
+                self._tell_shared("rows" if self._is_scored else "queries")
             corpus = None
             if config.corpus_file:
                 corpus = self._read_corpus(lambda columns: encode(columns, (others,)))

@@ -16,6 +16,7 @@ from official.data import generated
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 from official.data.rows.text_rows import TokenRows
+from official.data.tables.texts import TextRows, tell_shared
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import files, model_folder, vocabulary_files
 from official.modeling import layers, objectives
@@ -23,7 +24,6 @@ from official.tasks import known
 
 if TYPE_CHECKING:
     from official.data.tables.files import Table
-    from official.data.tables.texts import TextRows
 
 _SYNTHETIC_SEQUENCES = 1000
 # Google's heads are initialized with the standard deviation 0.88 initializer_range, that of a truncated
@@ -219,6 +219,12 @@ class TableTask(FineTuning):
         """Splits the evaluation set off the training set."""
         self._read["train"], self._read["eval"] = self._read["train"].parts(self._config.eval_share)
         self._tables["eval"], self._paths["eval"] = self._tables["train"], self._paths["train"]
+
+    def _tell_shared(self, what: str = "rows") -> None:
+        """Warns of rows of --eval_file that are also trained on; `what` as of `tell_shared`."""
+        if self._config.do_train:
+            scored, trained = (self._read[split].row_ids for split in ("eval", "train"))
+            tell_shared(known(self._config.eval_file), scored, trained, what)
 
     def _facts(self, split: str) -> dict[str, Any]:
         return self._read[split].facts()
