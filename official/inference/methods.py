@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
+import tensorflow as tf
 from absl import logging
 from scipy.special import erf, expit, softmax
 
@@ -621,12 +622,12 @@ class Embedder(Method):
         finite({"vectors": vectors_ND}, self._source.name)
         return (normalized(vectors_ND) if settings.normalize else vectors_ND).astype(np.float32)
 
-    def _pooled(self, sequence_TD: np.ndarray, rows: Rows, pooling: str) -> np.ndarray:
+    def _pooled(self, sequence_TD: Any, rows: Rows, pooling: str) -> np.ndarray:
         if pooling == "cls":
-            return sequence_TD[rows.firsts_N]
-        if pooling == "max":
-            return np.maximum.reduceat(sequence_TD, rows.firsts_N)
-        return np.add.reduceat(sequence_TD, rows.firsts_N) / rows.lengths_N[:, None]
+            return tf.gather(sequence_TD, rows.firsts_N).numpy()
+        # On the device of the vectors, of which only a small part has to leave it.
+        pool = tf.math.segment_max if pooling == "max" else tf.math.segment_mean
+        return pool(sequence_TD, np.repeat(np.arange(len(rows.lengths_N)), rows.lengths_N)).numpy()
 
     def _calibration_rows(self, file: str | None) -> Rows:
         return self.rows_of(calibration_texts(file), self.embedding, self.embedding.prompt())[0]

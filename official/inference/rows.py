@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from official import native
 from official.data.rows import ragged
 from official.data.rows.text_rows import TokenRows
 
@@ -80,7 +81,7 @@ def of_token_rows(made: TokenRows) -> Rows:
     return Rows(made.ids.astype(np.int32), segments_T, made.lengths)
 
 
-# Function of a batch that runs a model. Its outputs are float32, by head: answer: `start_logits` and
+# Function of a batch that runs a model. Its outputs are float32, arrays or eager tensors, by head: answer: `start_logits` and
 # `end_logits` [T]; classify: `logits` [N, C]; tag: `logits` [T, C]; embed: `sequence` [T, D]; fill_mask:
 # `logits` [M, V].
 Network = Callable[[Rows], Outputs]
@@ -89,7 +90,9 @@ Network = Callable[[Rows], Outputs]
 # -----------------------------------------------------------------------------------------------------------
 # Batches of sequences of nearly one length
 
-TOKENS = 4096  # per batch, padding included: more are not faster and need memory
+TOKENS = 4096  # per batch, padding included: on CPUs more are not faster and need memory
+_TOKENS_ON_GPUS = 32768
+_SCORES = _TOKENS_ON_GPUS * 512  # maximum of a batch and head: bounds the memory of long sequences
 
 
 def run(network: Network, head: str, rows: Rows, batches: Iterable[np.ndarray] | None = None) -> Outputs:
@@ -117,13 +120,15 @@ def run(network: Network, head: str, rows: Rows, batches: Iterable[np.ndarray] |
     return {name: np.concatenate([part[name] for _, part in parts])[places] for name in parts[0][1]}
 
 
-def batches_of(lengths_N: np.ndarray, tokens: int = TOKENS) -> Iterator[np.ndarray]:
+def batches_of(lengths_N: np.ndarray, tokens: int | None = None) -> Iterator[np.ndarray]:
     """Yields the sequences of each batch, of at most so many tokens, or one sequence: longest first, so that
-    the batch with the highest memory use comes first."""
+    the batch with the highest memory use comes first. Without `tokens` the device decides."""
+    tokens = tokens or (_TOKENS_ON_GPUS if native.on_gpus() else TOKENS)
     order_N = np.argsort(-lengths_N, kind="stable")
     first = 0
     while first < len(order_N):
-        size = max(tokens // int(lengths_N[order_N[first]]), 1)
+        longest = int(lengths_N[order_N[first]])
+        size = max(min(tokens // longest, _SCORES // longest**2), 1)
         yield order_N[first : first + size]
         first += size
 
@@ -140,7 +145,7 @@ def padded(rows: Rows, multiple: int = 1) -> dict[str, np.ndarray]:
 
     Returns:
       `input_ids`, `segment_ids` and `input_mask` int32 [B, L]; with masked tokens also `masked_lm_positions`
-      int32 [B, P], padded with 0.
+      int32 [B, P], padded with 0, and `masked_lm_weights` float32 [B, P], 0 for padding.
     """
     width = -(-int(rows.lengths_N.max()) // multiple) * multiple
     is_token_BL = np.arange(width) < rows.lengths_N[:, None]
@@ -150,8 +155,9 @@ def padded(rows: Rows, multiple: int = 1) -> dict[str, np.ndarray]:
     if rows.masked_M is not None:
         counts_B = rows.masked_counts_N
         places_BP = np.zeros((len(counts_B), max(counts_B.max(initial=0), 1)), np.int32)
-        places_BP[np.arange(places_BP.shape[1]) < counts_B[:, None]] = rows.masked_places()[1]
-        batch["masked_lm_positions"] = places_BP
+        is_masked_BP = np.arange(places_BP.shape[1]) < counts_B[:, None]
+        places_BP[is_masked_BP] = rows.masked_places()[1]
+        batch |= {"masked_lm_positions": places_BP, "masked_lm_weights": is_masked_BP.astype(np.float32)}
     return batch
 
 

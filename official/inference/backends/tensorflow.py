@@ -1,4 +1,4 @@
-"""TensorFlow: oneDNN's fused operations if available, otherwise the model of modeling without padding."""
+"""TensorFlow: on CPUs oneDNN's fused operations if available, otherwise the model of modeling without padding."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from official.inference import fused_bert
 from official.inference.backends import Settings
 from official.inference.rows import Network, Outputs, Rows, attention_groups, join, padded
 from official.inference.source import Source, make_network
-from official.modeling import varlen
+from official.modeling import stages, varlen
 from official.modeling.layers import Affine
 
 _TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32"}
@@ -22,7 +22,9 @@ _TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32"}
 def build(source: Source, head: str, settings: Settings) -> Network:
     """Builds a network. Raises ConfigError if a weight is missing or cannot be read."""
     take_threads(settings.threads)
-    if source.bert.block_type == "bert" and fused_bert.are_here(_TYPES[settings.dtype]):
+    # oneDNN's operations compute on the CPU, those in 8 bits on a machine with a GPU, too.
+    is_for_cpu = settings.dtype == "int8" or not native.on_gpus()
+    if is_for_cpu and source.bert.block_type == "bert" and fused_bert.are_here(_TYPES[settings.dtype]):
         return _fused(source, head, settings)
     if settings.dtype == "int8":
         problem = "TensorFlow needs BERT's blocks and a CPU with oneDNN. Take another --backend or --dtype."
@@ -143,6 +145,16 @@ def _compiled(function: Callable, bert: BertConfig) -> Callable:
     return tf.function(function, autograph=False).get_concrete_function(**signature)
 
 
+# The tensors of the stages that are a network's outputs, by head.
+_GIVEN = {
+    "answer": {"start_logits": "start_logits", "end_logits": "end_logits"},
+    "classify": {"logits": "logits"},
+    "embed": {"sequence": "sequence"},
+    "fill_mask": {"logits": "masked_lm_logits"},
+    "tag": {"logits": "tag_logits"},
+}
+
+
 def _staged(source: Source, head: str, settings: Settings) -> Network:
     """Returns a network of the model's stages."""
     # Only for blocks whose attention over long rows is faster this way; oneDNN has no operations for them.
@@ -152,26 +164,16 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
     source.fill(model)
 
     @tf.function(autograph=False, reduce_retracing=True)
-    def compute(batch):
-        carried = varlen.run(model, batch)
-        return {name: tf.cast(values, tf.float32) for name, values in carried.items()}
+    def compute(batch, count):
+        carried = stages.run(model, varlen.lay_end_to_end(batch).features, None)
+        return {name: tf.cast(carried[own][0, :count], tf.float32) for name, own in _GIVEN[head].items()}
 
     def network(rows: Rows) -> Outputs:
-        batch = padded(rows)
-        carried = compute({name: tf.constant(values) for name, values in batch.items()})
-        return _outputs({name: values.numpy() for name, values in carried.items()}, batch, head, rows)
+        batch = {name: tf.constant(values) for name, values in padded(rows).items()}
+        if head == "classify":
+            count = len(rows.lengths_N)
+        else:
+            count = len(rows.ids_T if rows.masked_M is None else rows.masked_M)
+        return compute(batch, tf.constant(count))
 
     return network
-
-
-def _outputs(carried: Outputs, batch: dict[str, np.ndarray], head: str, rows: Rows) -> Outputs:
-    """Returns the outputs of a head, in the form of `rows.Network`, from the stages' outputs for a padded
-    batch."""
-    is_token_BL = batch["input_mask"] > 0
-    if head == "classify":
-        return {"logits": carried["logits"]}
-    if head == "fill_mask":
-        logits_BPV = carried["masked_lm_logits"]
-        return {"logits": logits_BPV[np.arange(logits_BPV.shape[1]) < rows.masked_counts_N[:, None]]}
-    names = {"answer": ("start_logits", "end_logits"), "tag": ("tag_logits",)}.get(head, ("sequence",))
-    return {name.removeprefix("tag_"): carried[name][is_token_BL] for name in names}
