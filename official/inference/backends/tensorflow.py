@@ -170,10 +170,7 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
 
     def network(rows: Rows) -> Outputs:
         batch = {name: tf.constant(values) for name, values in padded(rows).items()}
-        if head == "classify":
-            count = len(rows.lengths_N)
-        else:
-            count = len(rows.ids_T if rows.masked_M is None else rows.masked_M)
-        return compute(batch, tf.constant(count))
+        counted = {"classify": rows.lengths_N, "fill_mask": rows.masked_M}.get(head, rows.ids_T)
+        return compute(batch, tf.constant(len(counted)))
 
     return network
