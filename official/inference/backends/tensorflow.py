@@ -170,7 +170,7 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
 
     def network(rows: Rows) -> Outputs:
         batch = {name: tf.constant(values) for name, values in padded(rows).items()}
-        counted = {"classify": rows.lengths_N, "fill_mask": rows.masked_M}.get(head, rows.ids_T)
-        return compute(batch, tf.constant(len(counted)))
+        counts = {"classify": len(rows.lengths_N), "fill_mask": int(rows.masked_counts_N.sum())}
+        return compute(batch, tf.constant(counts.get(head, len(rows.ids_T))))
 
     return network
