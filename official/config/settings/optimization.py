@@ -145,7 +145,7 @@ class Optimization:
       momentum: With --optimizer_type=momentum: share of the last update that is kept.
       learning_rate: Peak learning rate. Unset: for classify, tag and embed about 5e-5 x 768 / hidden size.
       end_learning_rate: Learning rate at the end of the decay.
-      lr_schedule: Learning rate after the warm-up. cosine: half a cosine, down to 0 after the last step.
+      lr_schedule: Learning rate after the warm-up. cosine: half a cosine to --end_learning_rate.
         up_down: linear, down to 0 in the last step. wsd_linear, wsd_sqrt: warm-up, stable, decay: constant,
         then down to 0 in the last --decay_steps. Or a piecewise constant rate without a warm-up, from each of
         these steps on: {"0": 1e-4, "1000": 1e-5}. docs/optimization.md has the formulas.
