@@ -5,6 +5,7 @@
 #   base    the step of BERT-base at 128 and 512 tokens, bf16 and fp16, LAMB, beside PyTorch
 #   large   the same of BERT-large
 #   squad   MiniLM on SQuAD 1.1; SQUAD_DATA holds train-articles-v1.1.json and eval-articles-v1.1.json, MINILM the model
+#   embed   vectors of 100,000 sentences of MiniLM, beside sentence-transformers; DATA holds glue/SST-2 and glue/QNLI
 # Results go to OUT (default: gpu_results). The peers' environment is made on the first run (PEERS, default .peers).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -28,12 +29,17 @@ squad() {
     --predict_file="$SQUAD_DATA/eval-articles-v1.1.json" --vocab_file="$MINILM/vocab.txt" \
     --init_checkpoint="$MINILM/model.safetensors" --do_train --do_predict --do_eval --model_dir="$out/squad_minilm"
 }
+embed() {
+  : "${DATA:?names the folder of glue/}" "${MINILM:?names the folder of the model}"
+  timeout 600 "$python" benchmarks/embedding.py --checkpoint="$MINILM" --data_dir="$DATA" --work_dir="$out/embed" --rounds=2 \
+    --batch_sizes=128,512 --environments="$peers" --make_environments --output="$out/gpu_embedding" --overwrite
+}
 
 steps=("$@")
-((${#steps[@]})) || steps=(doctor tests base large squad)
+((${#steps[@]})) || steps=(doctor tests base large squad embed)
 for name in "${steps[@]}"; do
   case "$name" in
-    doctor | tests | base | large | squad) echo "== $name"; "$name" || echo "== $name ended with code $?" ;;
-    *) echo "gpu.sh: $name is none of the steps: doctor tests base large squad" >&2; exit 2 ;;
+    doctor | tests | base | large | squad | embed) echo "== $name"; "$name" || echo "== $name ended with code $?" ;;
+    *) echo "gpu.sh: $name is none of the steps: doctor tests base large squad embed" >&2; exit 2 ;;
   esac
 done

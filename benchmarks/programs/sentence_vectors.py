@@ -1,4 +1,4 @@
-"""Vectors of the rows of a file by sentence-transformers on a CPU.
+"""Vectors of the rows of a file by sentence-transformers, on a GPU if PyTorch sees one.
 
 Reads a specification from standard input, one JSON object: model (folder), input_file (CSV with a column
 `text`), output_file (.npy), batch_size, max_seq_length, threads. Writes to standard output:
@@ -20,7 +20,7 @@ def embed(specification: dict) -> dict:
     import transformers
 
     torch.set_num_threads(specification["threads"])
-    model = sentence_transformers.SentenceTransformer(specification["model"], device="cpu")
+    model = sentence_transformers.SentenceTransformer(specification["model"])
     model.max_seq_length = specification["max_seq_length"]
     began = time.perf_counter()
     with open(specification["input_file"], encoding="utf-8", newline="") as file:
