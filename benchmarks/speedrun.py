@@ -328,7 +328,8 @@ def _fine_tune(run: Run, task: str, checkpoint: str, flags: argparse.Namespace) 
     metric, words = _FINE_TUNINGS[task]
     folder = os.path.join(run.folder, task)
     shutil.rmtree(folder, ignore_errors=True)
-    named = (f"--glue_task={task}", f"--data_dir={flags.glue_dir}", f"--init_checkpoint={checkpoint}")
+    name = task.replace("-", "").lower()
+    named = (f"--glue_task={name}", f"--data_dir={flags.glue_dir}", f"--init_checkpoint={checkpoint}")
     result = _train(run, folder, *_FINE_TUNING, *words, *named)
     shutil.rmtree(folder)
     return result[metric]
