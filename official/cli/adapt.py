@@ -332,7 +332,7 @@ def _choose_words(request: _Request, config: Config, vocabulary: Any) -> dict:
         return {"added": [], "pieces_of": {}}
     from official.data.text import samples
     from official.data.text.documents import ReadCounts
-    from official.data.word_pieces import added_words, vocabulary_building
+    from official.data.word_pieces import vocabulary_building
     from official.data.word_pieces.vocabulary import load_for_text
 
     def is_trained_on(document: list[str]) -> bool:
@@ -342,8 +342,8 @@ def _choose_words(request: _Request, config: Config, vocabulary: Any) -> dict:
         flags.input_files, _MOST_SENTENCES, ReadCounts(), flags.text_field, is_trained_on
     )
     counts = vocabulary_building.count_words(sentences, vocabulary.do_lower_case)
-    added = added_words.choose_words(counts, vocabulary, flags.add_words)
-    grown, pieces_of = added_words.with_words(vocabulary.words, added)
+    added = vocabulary_building.choose_words(counts, vocabulary, flags.add_words)
+    grown, pieces_of = vocabulary_building.with_words(vocabulary.words, added)
     os.makedirs(request.folder("vocabulary"), exist_ok=True)
     outputs.write_file(request.folder("vocabulary", vocabulary_files.VOCABULARY), "\n".join(grown) + "\n")
     settings = vocabulary_files.tokenizer_config(
@@ -352,8 +352,8 @@ def _choose_words(request: _Request, config: Config, vocabulary: Any) -> dict:
     outputs.write_file(request.folder("vocabulary", model_folder.TOKENIZER_CONFIG), settings)
     after = load_for_text(request.folder("vocabulary"))
     fragmentation = {
-        "before": added_words.fragmentation(counts, vocabulary),
-        "after": added_words.fragmentation(counts, after),
+        "before": vocabulary_building.fragmentation(counts, vocabulary),
+        "after": vocabulary_building.fragmentation(counts, after),
     }
     logging.info(
         "%s of the text added to the vocabulary: %.3f word pieces a word, %.3f before. %s",

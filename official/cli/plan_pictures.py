@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from official.cli import outputs
 from official.config.settings.devices import SCHEDULES
-from official.distribution.pipeline_plan import PipelinePlan, Work, in_flight, make_timeline, usual_secs
+from official.distribution.pipeline_plan import (
+    PipelinePlan,
+    Timeline,
+    Work,
+    in_flight,
+    make_timeline,
+    usual_secs,
+)
 from official.planning.description import device_label
-from official.reporting import palette
-from official.reporting.plan_figures import Bar, Schedule, plot_scaling, plot_schedules
+from official.reporting import palette, plots
 
-_CURVES = {
-    "same_share": ("each host with its own batch", palette.BLUE),
-    "same_batch": ("all hosts share the batch of the run", palette.VERMILION),
-}
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def write_picture(path: str, plan: dict) -> None:
@@ -26,14 +31,18 @@ def write_picture(path: str, plan: dict) -> None:
       path: of the file, .png, .svg or .pdf.
       plan: what `official.planning.plan.make_plan` returns.
     """
-    scaling = plan["scaling"]
-    if not scaling:
-        write_schedule(path, plan)
-        return
-    title = f"{plan['parameters'] / 1e6:.0f} M parameters, {scaling['gbps']:g} GB/s between hosts"
-    unit = "predicted sequences a second, share of as many single hosts"
-    hosts = f"hosts of {scaling['replicas_per_host']:,} replicas"
-    outputs.write_picture(path, plot_scaling(title, unit, hosts, curves_of(plan)))
+    outputs.write_picture(path, plot_scaling(plan) if plan["scaling"] else plot_schedules([panel_of(plan)]))
+
+
+# -----------------------------------------------------------------------------------------------------------
+# Scaling
+
+
+_CURVES = {
+    "same_share": ("each host with its own batch", palette.BLUE),
+    "same_batch": ("all hosts share the batch of the run", palette.VERMILION),
+}
+_MAX_TICKS = 13
 
 
 def curves_of(plan: dict) -> dict[str, tuple[str, list[tuple[int, float]]]]:
@@ -44,17 +53,64 @@ def curves_of(plan: dict) -> dict[str, tuple[str, list[tuple[int, float]]]]:
     return {name: curve for name, curve in curves.items() if curve[1]}
 
 
+def plot_scaling(plan: dict) -> Figure:
+    """Returns a picture of a plan's scaling efficiency over the number of hosts."""
+    scaling, curves = plan["scaling"], curves_of(plan)
+    title = f"{plan['parameters'] / 1e6:.0f} M parameters, {scaling['gbps']:g} GB/s between hosts"
+    with plots.style():
+        figure = plots.new_figure(6.4, 3.5)
+        axes = figure.add_axes((0.09, 0.55 / 3.5, 0.88, 2.25 / 3.5))
+        for name, (color, points) in curves.items():
+            axes.plot(*zip(*points), color=color, label=name)
+        plots.write_head(axes, title, "predicted sequences a second, share of as many single hosts")
+        every = sorted({count for _, points in curves.values() for count, _ in points})
+        ticks = every[:: -(-len(every) // _MAX_TICKS)]
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [f"{count:,}" for count in ticks], fontsize=8)
+        axes.minorticks_off()
+        highest = max(share for _, points in curves.values() for _, share in points)
+        axes.set_ylim(0, max(1.05, 1.05 * highest))
+        axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
+        axes.set_xlabel(f"hosts of {scaling['replicas_per_host']:,} replicas")
+        axes.legend(loc="lower left", fontsize=8.5)
+    return figure
+
+
 # -----------------------------------------------------------------------------------------------------------
 # Schedules of pipelines
+#
+# Time to the right, one row per device, passes in two colours.
 
 
-def write_schedule(path: str, plan: dict) -> None:
-    """Draws the schedule of a plan.
+_WIDTH, _ROW, _ABOVE, _LEGEND = 4.6, 0.17, 0.5, 0.35  # inches: readable at the width of a phone
+_FORWARD, _BACKWARD = palette.BLUE, palette.ORANGE
+_LATER = 0.45  # opacity of a device's later stages
+_NUMBER, _SMALL = 6.2, 7.2  # points
+_NARROWEST = 0.0205  # minimum width of a bar with a number, as a share of the picture's
 
-    Args:
-      path: of the file, .png, .svg or .pdf.
-      plan: what `official.planning.plan.make_plan` returns, with a pipeline.
-    """
+
+class Panel(NamedTuple):
+    """A schedule to draw: the pipeline's plan and its timeline, a note below its name, and the label of a
+    device."""
+
+    plan: PipelinePlan
+    timeline: Timeline
+    note: str
+    label: str
+
+    def is_later(self, work: Work) -> bool:
+        """Tells whether the device of a pass also has an earlier stage; then the pass is drawn paler."""
+        devices = self.plan.devices
+        return work.stage != devices.index(devices[work.stage])
+
+    @property
+    def end(self) -> float:
+        """Returns the end of the last pass."""
+        return max(end for works in self.timeline.works for _, _, end in works)
+
+
+def panel_of(plan: dict) -> Panel:
+    """Returns the schedule of a plan with a pipeline, as `official.planning.plan.make_plan` returns it."""
     pipeline = plan["pipeline"]
     stages = tuple(map(tuple, pipeline["stages"]))
     shown = min(pipeline["micro_batches"], max(2 * len(stages), 8))  # more could not be told apart
@@ -65,8 +121,75 @@ def write_schedule(path: str, plan: dict) -> None:
     panel = schedule_of(known, label, lambda work: flops[work.stage][work.backward] / unit, trains)
     if shown < pipeline["micro_batches"]:
         part, wait = f"{shown} of {pipeline['micro_batches']:,} micro batches", f"{pipeline['bubble']:.1%}"
-        panel = dataclasses.replace(panel, note=f"{part}; in all, devices wait {wait}")
-    outputs.write_picture(path, plot_schedules([panel]))
+        panel = panel._replace(note=f"{part}; in all, devices wait {wait}")
+    return panel
+
+
+def schedule_of(
+    plan: PipelinePlan, label: str, secs: Callable[[Work], float] = usual_secs, trains: bool = True
+) -> Panel:
+    """Returns a plan's schedule with its bubble.
+
+    Args:
+      plan: the plan.
+      label: of a device.
+      secs: work -> how long it takes.
+      trains: False for forward passes alone.
+    """
+    timeline, most = make_timeline(plan, secs, trains), max(in_flight(plan, trains))
+    note = f"devices wait {timeline.bubble:.1%}, a stage keeps up to {most} micro batch{'es' * (most > 1)}"
+    return Panel(plan, timeline, note, label)
+
+
+def plot_schedules(panels: Sequence[Panel], until: float | None = None) -> Figure:
+    """Returns a picture with one panel per schedule, one below the other.
+
+    Args:
+      panels: the schedules, all in the same unit of time.
+      until: end of the panels; longer schedules are cut off, with a note. None: the longest of them.
+    """
+    from matplotlib.patches import Patch
+
+    until = until or max(panel.end for panel in panels)
+    heights = [_ABOVE + _ROW * panel.plan.num_devices for panel in panels]
+    top = total = sum(heights) + _LEGEND
+    handles = [Patch(color=_FORWARD, label="forward"), Patch(color=_BACKWARD, label="backward")]
+    handles.append(Patch(facecolor="white", edgecolor="#b6bcc4", label="bubble: waits"))
+    if any(len(panel.plan.stages) > panel.plan.num_devices for panel in panels):
+        handles.append(Patch(color=_FORWARD, alpha=_LATER, label="later stage"))
+    with plots.style():
+        figure = plots.new_figure(_WIDTH, total)
+        for panel, height in zip(panels, heights):
+            top -= height
+            box = (0.13, (top + 0.08) / total, 0.85, _ROW * panel.plan.num_devices / total)
+            _draw(figure.add_axes(box), panel, until)
+        figure.legend(handles=handles, loc="lower center", ncols=4, fontsize=_SMALL, handlelength=1)
+    return figure
+
+
+def _draw(axes: Axes, panel: Panel, until: float) -> None:
+    count = panel.plan.num_devices
+    axes.set(xlim=(0, until), ylim=(count - 0.5, -0.5), xticks=[])
+    axes.grid(False)
+    axes.set_yticks(range(count), [f"{panel.label} {device}" for device in range(count)], fontsize=_SMALL)
+    axes.spines["bottom"].set_visible(False)
+    plots.write(axes, panel.plan.schedule, (0, 1), (-28, 14), fontweight="bold", color=palette.INK)
+    plots.write(axes, panel.note, (0, 1), (-28, 4), fontsize=_SMALL)
+    for device, works in enumerate(panel.timeline.works):
+        for work, start, end in works:
+            width, is_later = min(end, until) - start, panel.is_later(work)
+            if width <= 0:
+                continue
+            color, alpha = _BACKWARD if work.backward else _FORWARD, _LATER if is_later else 1
+            look: dict[str, Any] = {"color": color, "alpha": alpha, "edgecolor": "white", "linewidth": 0.4}
+            axes.barh(device, width, left=start, height=0.84, **look)
+            digits = str(work.micro_batch)
+            if width / until >= _NARROWEST * len(digits):
+                color = palette.INK if work.backward or is_later else "white"
+                look = {"ha": "center", "va": "center_baseline", "fontsize": _NUMBER, "color": color}
+                axes.text(start + width / 2, device, digits, **look)
+    if panel.end > until * 1.001:
+        plots.write(axes, f"cut off: ends at {panel.end:g}", (1, 1), (0, 4), ha="right", fontsize=_SMALL)
 
 
 def write_all(path: str) -> None:
@@ -78,30 +201,6 @@ def write_all(path: str) -> None:
         for name in names
     ]
     outputs.write_picture(path, plot_schedules(panels, until=41))
-
-
-def schedule_of(
-    plan: PipelinePlan, label: str, secs: Callable[[Work], float] = usual_secs, trains: bool = True
-) -> Schedule:
-    """Returns a plan's schedule with its bubble.
-
-    Args:
-      plan: the plan.
-      label: of a device.
-      secs: work -> how long it takes.
-      trains: False for forward passes alone.
-    """
-    timeline = make_timeline(plan, secs, trains)
-    first = [plan.devices.index(device) for device in range(plan.num_devices)]
-    bars = tuple(
-        Bar(device, start, end, work.micro_batch, work.backward, work.stage != first[device])
-        for device, works in enumerate(timeline.works)
-        for work, start, end in works
-    )
-    rows = tuple(f"{label} {device}" for device in range(plan.num_devices))
-    most = max(in_flight(plan, trains))
-    note = f"devices wait {timeline.bubble:.1%}, a stage keeps up to {most} micro batch{'es' * (most > 1)}"
-    return Schedule(plan.schedule, note, rows, bars)
 
 
 if __name__ == "__main__":

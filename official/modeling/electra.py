@@ -21,6 +21,7 @@ from official.modeling.models import (
     MaskedLanguageModelHead,
     masked_lm_stage,
     of_masked_lm,
+    stage_of,
 )
 from official.modeling.stages import Stage, Tensors
 
@@ -99,7 +100,6 @@ class ElectraPretrainer(BertModel):
     The discriminator is `encoder`. The generator shares its embeddings: the tables and their LayerNorm. The
     inputs are those of `MaskedLMModel`. Sampling depends on the run's seed and the step, the first two of
     `dropout_seed`, and on the tokens, see `uniform`; without a seed only on the tokens.
-    The pooler is not used or trained; the checkpoint keeps its values.
     """
 
     GIVES = ("masked_lm_logits", "replaced_logits", "sampled_ids")
@@ -107,7 +107,6 @@ class ElectraPretrainer(BertModel):
     def __init__(self, config: BertConfig, *options: Any, generator_share: float, **named_options: Any):
         """Makes both; `generator_share`: see `generator_of`; the options are those of `BertEncoder`."""
         super().__init__("electra_pretrainer", config, *options, **named_options)
-        self.encoder.freeze_pooler()
         self._generator_config = own = generator_of(config, generator_share)
         with tf.name_scope("generator"):
             named_options["tables"] = self.encoder.embeddings
@@ -151,14 +150,13 @@ class ElectraPretrainer(BertModel):
             ids_BL = layers.put_at_positions(features["input_ids"], positions_BP, words_BP, is_put_BP)
             return {"sampled_ids": ids_BL}
 
-        return Stage("sampled", (), lambda: None, run, ("masked_lm_logits",), ("sampled_ids",))
+        return stage_of("sampled", None, run, ("masked_lm_logits",), ("sampled_ids",))
 
     def _replaced_stage(self) -> Stage:
         def run(weights, carried, features, seed):
             return {"replaced_logits": replaced(weights, carried["sequence"], self._config)}
 
-        head = self.discriminator_head
-        return Stage("replaced", head.variables, head.tensors, run, ("sequence",), ("replaced_logits",))
+        return stage_of("replaced", self.discriminator_head, run, ("sequence",), ("replaced_logits",))
 
 
 def _reading_samples(stage: Stage) -> Stage:

@@ -303,8 +303,7 @@ class BertEncoder(tf.keras.layers.Layer):
                 x_BLD = layers.dense(x_BLD, weights.projection)
             return {"sequence": x_BLD, "seen": self._seen(features)}
 
-        layer = self.embeddings
-        return Stage("embeddings", layer.variables, layer.tensors, run, (), ("sequence", "seen"))
+        return stage_of("embeddings", self.embeddings, run, (), ("sequence", "seen"))
 
     def _seen(self, features):
         return self._kind.seen(features, self._config, self.by_sequence)
@@ -319,14 +318,14 @@ class BertEncoder(tf.keras.layers.Layer):
             run_block = self._run_without_dropout if seed is None else self._run_block
             return {"sequence": run_block(carried["sequence"], seed, weights, context)}
 
-        return Stage(block.name, block.variables, block.tensors, run, ("sequence", "seen"), ("sequence",))
+        return stage_of(block.name, block, run, ("sequence", "seen"), ("sequence",))
 
     def _norm_stage(self, norm: layers.LayerNorm) -> Stage:
         def run(weights, carried, features, seed):
             x_BLD, epsilon = carried["sequence"], self._config.layer_norm_eps
             return {"sequence": self._ops.norm(x_BLD, weights, epsilon, swish=False)}
 
-        return Stage("final_norm", norm.variables, norm.tensors, run, ("sequence",), ("sequence",))
+        return stage_of("final_norm", norm, run, ("sequence",), ("sequence",))
 
     def _pooler_stage(self, find_reads: FindReads | None) -> Stage:
         takes_mean = self._config.classifier_pooling == "mean"
@@ -339,10 +338,14 @@ class BertEncoder(tf.keras.layers.Layer):
                 return {"pooled": first}
             return {"pooled": pool(weights, first, self._config.family_row.pooler_act)}
 
-        layer = self.pooler
-        if layer is None:
-            return Stage("pooler", (), lambda: None, run, ("sequence",), ("pooled",))
-        return Stage("pooler", layer.variables, layer.tensors, run, ("sequence",), ("pooled",))
+        return stage_of("pooler", self.pooler, run, ("sequence",), ("pooled",))
+
+
+def stage_of(name: str, layer: Any, run: Callable, takes: tuple[str, ...], gives: tuple[str, ...]) -> Stage:
+    """Returns the stage that computes a layer of variables, or, with None, has no weights."""
+    if layer is None:
+        return Stage(name, (), lambda: None, run, takes, gives)
+    return Stage(name, layer.variables, layer.tensors, run, takes, gives)
 
 
 def _means(sequence_BLD: tf.Tensor, features: Tensors) -> tf.Tensor:
@@ -565,17 +568,39 @@ class BertModel(tf.keras.Model):
     """
 
     GIVES: ClassVar[tuple[str, ...]]
+    POOLS: ClassVar[bool] = False  # the heads read the pooler; else it is not trained, and keeps its values
+    DROPS: ClassVar[bool] = False  # the head has dropout
 
     def __init__(self, name: str, config: BertConfig, *options: Any, **named_options: Any):
         """Makes the encoder; the options are those of `BertEncoder`."""
         super().__init__(name=name)
         self._config = config
         self.encoder = BertEncoder(config, *options, **named_options)
+        if not self.POOLS:
+            self.encoder.freeze_pooler()
 
     @property
     def encoders(self) -> list[BertEncoder]:
         """The encoders in execution order."""
         return [self.encoder]
+
+    def stages(self) -> list[Stage]:
+        """Returns the encoder's stages, without the pooler unless it is read, then those of `_heads`."""
+        found = self.encoder.stages(self._find_reads())
+        return [*(found if self.POOLS else found[:-1]), *self._heads()]
+
+    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
+        encoder_seed, head_seed = split_seed(dropout_seed, 2) if self.DROPS else (dropout_seed, None)
+        found = self.encoder.seeds(encoder_seed)
+        return [*(found if self.POOLS else found[:-1]), *[head_seed] * len(self._heads())]
+
+    def _heads(self) -> list[Stage]:
+        """Returns the stages of the heads."""
+        raise NotImplementedError
+
+    def _find_reads(self) -> FindReads | None:
+        """Returns the function of the positions that the heads read; None: all."""
+        return None
 
     def call(self, features, dropout_seed=None):
         return self.outputs_of(self.encoder.run(self, features, dropout_seed))
@@ -618,7 +643,6 @@ class MaskedLMModel(BertModel):
 
     The batch also has `masked_lm_positions` int32 [B, P]; without it see `varlen.predicted_first`. With
     `unpad` the logits are [Q, V] if the batch has `masked_lm_weights`, see `varlen.run`.
-    The pooler is not used or trained; the checkpoint keeps its values.
     """
 
     GIVES = ("masked_lm_logits",)
@@ -626,16 +650,13 @@ class MaskedLMModel(BertModel):
     def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
         """Makes a model; the options are those of `BertEncoder`."""
         super().__init__("bert_masked_lm_model", config, *options, **named_options)
-        self.encoder.freeze_pooler()
         self.masked_lm = MaskedLanguageModelHead(config)
 
-    def stages(self) -> list[Stage]:
-        """Returns the encoder's stages without the pooler, then `masked_lm`."""
-        masked = masked_lm_stage(self.encoder, self.masked_lm, self._config)
-        return [*self.encoder.stages(of_masked_lm)[:-1], masked]
+    def _find_reads(self) -> FindReads:
+        return of_masked_lm
 
-    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
-        return [*self.encoder.seeds(dropout_seed)[:-1], None]
+    def _heads(self) -> list[Stage]:
+        return [masked_lm_stage(self.encoder, self.masked_lm, self._config)]
 
 
 class BertPretrainer(BertModel):
@@ -646,6 +667,7 @@ class BertPretrainer(BertModel):
     """
 
     GIVES = ("masked_lm_logits", "next_sentence_logits")
+    POOLS = True
 
     def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
         """Makes a model; the options are those of `BertEncoder`."""
@@ -655,25 +677,15 @@ class BertPretrainer(BertModel):
         with tf.name_scope("cls/seq_relationship"):
             self.next_sentence = LinearHead("seq_relationship", config, outputs=2)
 
-    def stages(self) -> list[Stage]:
-        """Returns the encoder's stages, then `masked_lm` and `next_sentence`."""
-        return [
-            *self.encoder.stages(of_pretraining),
-            masked_lm_stage(self.encoder, self.masked_lm, self._config),
-            self._next_sentence_stage(),
-        ]
+    def _find_reads(self) -> FindReads:
+        return of_pretraining
 
-    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
-        return [*self.encoder.seeds(dropout_seed), None, None]
-
-    def _next_sentence_stage(self) -> Stage:
+    def _heads(self) -> list[Stage]:
         def run(weights, carried, features, seed):
             return {"next_sentence_logits": linear(weights, carried["pooled"])}
 
-        head = self.next_sentence
-        return Stage(
-            "next_sentence", head.variables, head.tensors, run, ("pooled",), ("next_sentence_logits",)
-        )
+        following = stage_of("next_sentence", self.next_sentence, run, ("pooled",), self.GIVES[1:])
+        return [masked_lm_stage(self.encoder, self.masked_lm, self._config), following]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -683,7 +695,6 @@ class BertPretrainer(BertModel):
 class SpanModel(BertModel):
     """BERT for extractive question answering: start and end logits [B, L].
 
-    The pooler is not used or trained; the checkpoint keeps its values.
     Variables of the head: cls/squad/output_weights [2, D], cls/squad/output_bias [2]; names of Google's
     run_squad.py.
     """
@@ -693,22 +704,15 @@ class SpanModel(BertModel):
     def __init__(self, config: BertConfig, *options: Any, **named_options: Any):
         """Makes a model; the options are those of `BertEncoder`."""
         super().__init__("bert_span_model", config, *options, **named_options)
-        self.encoder.freeze_pooler()
         with tf.name_scope("cls/squad"):
             self.head = LinearHead("squad", config, outputs=2)
 
-    def stages(self) -> list[Stage]:
-        """Returns the encoder's stages without the pooler, then `span`."""
-
+    def _heads(self) -> list[Stage]:
         def run(weights, carried, features, seed):
             logits_BL2 = linear(weights, before_linear(weights, carried["sequence"], self._config))
             return {"start_logits": logits_BL2[..., 0], "end_logits": logits_BL2[..., 1]}
 
-        span = Stage("span", self.head.variables, self.head.tensors, run, ("sequence",), self.GIVES)
-        return [*self.encoder.stages()[:-1], span]
-
-    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
-        return [*self.encoder.seeds(dropout_seed)[:-1], None]
+        return [stage_of("span", self.head, run, ("sequence",), self.GIVES)]
 
 
 class SequenceModel(BertModel):
@@ -719,6 +723,7 @@ class SequenceModel(BertModel):
     """
 
     GIVES = ("logits",)
+    POOLS = DROPS = True
 
     def __init__(
         self, config: BertConfig, outputs: int, *options: Any, head_scale: float = 1.0, **named_options: Any
@@ -728,21 +733,15 @@ class SequenceModel(BertModel):
         super().__init__("bert_sequence_model", config, *options, **named_options)
         self.head = LinearHead("classifier", config, outputs, head_scale)
 
-    def stages(self) -> list[Stage]:
-        """Returns the encoder's stages, then `classifier`."""
+    def _find_reads(self) -> FindReads | None:
+        return None if self._config.classifier_pooling == "mean" else of_sequences
 
+    def _heads(self) -> list[Stage]:
         def run(weights, carried, features, seed):
             pooled = before_linear(weights, carried["pooled"], self._config, seed)
             return {"logits": linear(weights, pooled)}
 
-        head = self.head
-        classifier = Stage("classifier", head.variables, head.tensors, run, ("pooled",), self.GIVES)
-        reads_all = self._config.classifier_pooling == "mean"
-        return [*self.encoder.stages(None if reads_all else of_sequences), classifier]
-
-    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
-        encoder_seed, head_seed = split_seed(dropout_seed, 2)
-        return [*self.encoder.seeds(encoder_seed), head_seed]
+        return [stage_of("classifier", self.head, run, ("pooled",), self.GIVES)]
 
 
 class ChoiceModel(SequenceModel):
@@ -771,41 +770,30 @@ def _ungrouped(features: Tensors) -> Tensors:
 class TagModel(BertModel):
     """BERT for token classification: logits [B, L, C].
 
-    The pooler is not used or trained; the checkpoint keeps its values.
     Variables of the head: output_weights [C, D], output_bias [C], as in `SequenceModel`.
     """
 
     GIVES = ("tag_logits",)
+    DROPS = True
 
     def __init__(
         self, config: BertConfig, outputs: int, *options: Any, head_scale: float = 1.0, **named_options: Any
     ):
         """Makes a model for `outputs` classes; the options are those of `SequenceModel`."""
         super().__init__("bert_tag_model", config, *options, **named_options)
-        self.encoder.freeze_pooler()
         self.head = LinearHead("classifier", config, outputs, head_scale)
 
-    def stages(self) -> list[Stage]:
-        """Returns the encoder's stages without the pooler, then `tags`."""
-
+    def _heads(self) -> list[Stage]:
         def run(weights, carried, features, seed):
             sequence_BLD = before_linear(weights, carried["sequence"], self._config, seed)
             return {"tag_logits": linear(weights, sequence_BLD)}
 
-        tags = Stage("tags", self.head.variables, self.head.tensors, run, ("sequence",), self.GIVES)
-        return [*self.encoder.stages()[:-1], tags]
-
-    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
-        encoder_seed, head_seed = split_seed(dropout_seed, 2)
-        return [*self.encoder.seeds(encoder_seed)[:-1], head_seed]
+        return [stage_of("tags", self.head, run, ("sequence",), self.GIVES)]
 
 
 class EmbeddingModel(BertModel):
     """BERT for text embeddings: float32 [B, D], or [B, G, D] for examples of G texts with features int32
-    [B, G, L].
-
-    The pooler is not used or trained; the checkpoint keeps its values.
-    """
+    [B, G, L]."""
 
     GIVES = ("vectors",)
 
@@ -813,7 +801,6 @@ class EmbeddingModel(BertModel):
         """Makes a model; `pooling` of the vectors of a text's tokens is mean, cls or max; the other options
         are those of `BertEncoder`."""
         super().__init__("bert_embedding_model", config, *options, **named_options)
-        self.encoder.freeze_pooler()
         self._pooling = pooling
 
     def call(self, features, dropout_seed=None):
@@ -823,20 +810,16 @@ class EmbeddingModel(BertModel):
         vectors_ND = super().call(_ungrouped(features), dropout_seed)
         return tf.reshape(vectors_ND, [batch, group, vectors_ND.shape[-1]])
 
-    def stages(self) -> list[Stage]:
-        """Returns the encoder's stages without the pooler, then `vectors`."""
-        find_reads = of_sequences if self._pooling == "cls" else None
+    def _find_reads(self) -> FindReads | None:
+        return of_sequences if self._pooling == "cls" else None
 
+    def _heads(self) -> list[Stage]:
         def run(weights, carried, features, seed):
             sequence_BLD = carried["sequence"]
             if self._pooling == "cls":
-                own_reads = find_reads if self.encoder.narrow else None
+                own_reads = of_sequences if self.encoder.narrow else None
                 return {"vectors": tf.cast(_of_cls(sequence_BLD, features, own_reads), tf.float32)}
             pooled_by = _means if self._pooling == "mean" else _maxima
             return {"vectors": pooled_by(sequence_BLD, features)}
 
-        vectors = Stage("vectors", (), lambda: None, run, ("sequence",), self.GIVES)
-        return [*self.encoder.stages(find_reads)[:-1], vectors]
-
-    def seeds(self, dropout_seed: tf.Tensor | None) -> list:
-        return [*self.encoder.seeds(dropout_seed)[:-1], None]
+        return [stage_of("vectors", None, run, ("sequence",), self.GIVES)]

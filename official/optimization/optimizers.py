@@ -17,7 +17,6 @@ from official import native
 from official.config import Config, kernels_of
 from official.config.backends import BACKENDS
 from official.optimization import gradients as gradients_lib
-from official.optimization import plain_optimizers
 from official.optimization.plain_optimizers import (
     Moments,
     Optimizer,
@@ -356,8 +355,6 @@ _COMPILED: dict[str, Callable[..., Optimizer]] = {
     "adamw": CompiledAdamW,
     "mpadamw": CompiledMpAdamW,
     "stable_adamw": CompiledStableAdamW,
-    "momentum": plain_optimizers.Momentum,
-    "sgd": plain_optimizers.Sgd,
 }
 _NATIVE: dict[str, Callable[..., Optimizer]] = {"lamb": NativeLamb, "adam": NativeAdamW, "adamw": NativeAdamW}
 
@@ -370,7 +367,8 @@ def build_optimizer(config: Config, schedule: Callable, operations: Any = None) 
     adamw: w -= rate * weight_decay * w, then Adam (Keras form: epsilon added to the uncorrected root).
     adam: adamw without decay. mpadamw: adamw with a first moment in float16. stable_adamw: adamw with clipped
       updates. sgd, momentum: without decay.
-    All kernels agree to rounding; the last four optimizers have no native form.
+    All kernels agree to rounding; the last four optimizers have no native form, and the last two only the
+    plain one.
 
     Args:
       config: configuration of the run.
@@ -383,11 +381,12 @@ def build_optimizer(config: Config, schedule: Callable, operations: Any = None) 
         return build_plain(config, schedule)
     if kernels == "native" and kind in _NATIVE:
         return _NATIVE[kind](operations or native.operations(), learning_rate=schedule, **hyper)
-    if native.on_gpus() and not BACKENDS[config.distribution_strategy].spread_replicas:
-        optimizer = build_plain(config, schedule)
-        optimizer.compiles = True
-        return optimizer
-    return _COMPILED[kind](learning_rate=schedule, **hyper)
+    on_gpus = native.on_gpus() and not BACKENDS[config.distribution_strategy].spread_replicas
+    if kind in _COMPILED and not on_gpus:
+        return _COMPILED[kind](learning_rate=schedule, **hyper)
+    optimizer = build_plain(config, schedule)
+    optimizer.compiles = on_gpus
+    return optimizer
 
 
 def update_kernels(config: Config) -> str:

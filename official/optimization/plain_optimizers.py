@@ -284,7 +284,7 @@ class Lamb(PlainOptimizer):
 # Graphcore's TF1 BERT.
 
 
-class PlainSgd(Optimizer):
+class Sgd(Optimizer):
     """w -= rate * g."""
 
     SLOTS: ClassVar[dict[str, tf.DType | None]] = {}
@@ -300,14 +300,7 @@ class PlainSgd(Optimizer):
         self._write(variable, tf.convert_to_tensor(variable) - rate * gradient)
 
 
-class Sgd(PlainSgd):
-    """`PlainSgd`, one operation per variable."""
-
-    def _update_one(self, variable, gradient, rate) -> None:
-        tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
-
-
-class PlainMomentum(PlainSgd):
+class Momentum(Sgd):
     """m = momentum * m + g, w -= rate * m; the momentum is not Nesterov's."""
 
     SLOTS: ClassVar[dict[str, tf.DType | None]] = {"m": None}
@@ -327,19 +320,6 @@ class PlainMomentum(PlainSgd):
         new_m = self._momentum * tf.convert_to_tensor(m) + gradient
         self._write(variable, tf.convert_to_tensor(variable) - rate * new_m)
         self._write(m, new_m)
-
-
-class Momentum(PlainMomentum):
-    """`PlainMomentum`, one operation per variable."""
-
-    def _update_one(self, variable, gradient, rate) -> None:
-        tf.raw_ops.ResourceApplyMomentum(
-            var=variable.handle,
-            accum=self.get_slot(variable, "m").handle,
-            lr=rate,
-            grad=gradient,
-            momentum=tf.constant(self._momentum),
-        )
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -420,8 +400,8 @@ _PLAIN: dict[str, Callable[..., Optimizer]] = {
     "adamw": AdamW,
     "mpadamw": PlainAdamW,
     "stable_adamw": StableAdamW,
-    "momentum": PlainMomentum,
-    "sgd": PlainSgd,
+    "momentum": Momentum,
+    "sgd": Sgd,
 }
 
 

@@ -13,6 +13,7 @@ from official.distribution import strategy as strategy_lib
 from official.modeling import layers, models
 from official.modeling.operations import fused
 from tests.conftest import ROOT
+from tests.gpu.conftest import fixture_float32_products  # noqa: F401
 from tests.test_architecture import parsed
 
 
@@ -65,14 +66,6 @@ def test_only_a_back_end_knows_which_one_it_is():
 
 # ------------------------------------------------------------------------------------------------------------
 # Products of float32
-
-
-@pytest.fixture(autouse=True)
-def _switch():
-    """Puts the switch of the process back."""
-    before = tf.config.experimental.tensor_float_32_execution_enabled()
-    yield
-    tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ def fixture_device() -> Device:
     return find_device()
 
 
-@pytest.fixture(autouse=True)
-def _float32_products():
+@pytest.fixture(autouse=True, name="float32_products")
+def fixture_float32_products():
     """Puts back what a run has set for the process."""
     before = tf.config.experimental.tensor_float_32_execution_enabled()
     yield

@@ -41,9 +41,12 @@ def copy_weights(source, target):
     return target
 
 
+def weights_of(model) -> dict:
+    return {variable.name.split(":")[0]: variable.numpy() for variable in model.variables}
+
+
 def oracle(model, **settings) -> NumpyBert:
-    weights = {variable.name.split(":")[0]: variable.numpy() for variable in model.trainable_variables}
-    return NumpyBert(weights, TINY["num_hidden_layers"], TINY["num_attention_heads"], **settings)
+    return NumpyBert(weights_of(model), TINY["num_hidden_layers"], TINY["num_attention_heads"], **settings)
 
 
 def separate() -> dict:

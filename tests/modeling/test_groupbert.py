@@ -20,16 +20,12 @@ def config(**changes) -> BertConfig:
     return BertConfig(**{**GROUPBERT, **changes})
 
 
-def weights_of(model) -> dict:
-    return {variable.name.split(":")[0]: variable.numpy() for variable in model.variables}
-
-
 @models.OPERATIONS
 @pytest.mark.parametrize("groups", [4, 1])
 def test_forward_pass_agrees_with_numpy(groups, kernels):
     sizes, batch = config(groupbert_ffn_output_groups=groups), models.features()
     model = models.randomised(BertPretrainer(sizes, kernels))
-    reference = NumpyGroupBert(weights_of(model), 2, TINY["num_attention_heads"], groups, 1e-3)
+    reference = NumpyGroupBert(models.weights_of(model), 2, TINY["num_attention_heads"], groups, 1e-3)
     names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
     for found, other in zip(model(batch), reference.pretrain_logits(*(batch[name] for name in names))):
         np.testing.assert_allclose(found, other, atol=1e-5, rtol=1e-5)

@@ -36,10 +36,6 @@ def words() -> list[str]:
         return file.read().split("\n")[:-1]
 
 
-def weights_of(model) -> dict:
-    return {variable.name.split(":")[0]: variable.numpy() for variable in model.variables}
-
-
 def oracle_of(weights: dict) -> NumpyModernBert:
     return NumpyModernBert(weights, 3, 2, every=2, window=16)
 
@@ -85,7 +81,7 @@ def test_rows_of_all_kinds_agree_with_numpy(kernels):
     for pooling in ("cls", "mean"):
         sizes = config(classifier_pooling=pooling)
         first = models.randomised(SequenceModel(sizes, 3, kernels, narrow=True))
-        weights = weights_of(first)
+        weights = models.weights_of(first)
         expected = _expected(weights, pooling)
         for name, batch, options in (
             ("padded", padded(), {}),
@@ -101,7 +97,7 @@ def test_rows_of_all_kinds_agree_with_numpy(kernels):
             problems += [] if worst < 1e-5 else [f"{pooling}, {name}: {worst}"]
     tags, spans = TagModel(sizes, 3, kernels), SpanModel(sizes, kernels)
     for model in (tags, spans):
-        weights = weights_of(models.randomised(model))
+        weights = models.weights_of(models.randomised(model))
         oracle = oracle_of(weights)
         head = "cls/squad/" if model is spans else ""
         outputs = model(padded())
@@ -180,7 +176,7 @@ def folder_of(path, weights: dict, architecture: str, **changes) -> str:
 
 
 def test_a_folder_computes_what_it_says_and_comes_back(tmp_path):
-    weights = weights_of(models.randomised(SequenceModel(config(vocab_size=len(words())), 3)))
+    weights = models.weights_of(models.randomised(SequenceModel(config(vocab_size=len(words())), 3)))
     labels = {0: "a", 1: "b", 2: "c"}
     folder = folder_of(tmp_path / "theirs", weights, "ModernBertForSequenceClassification", id2label=labels)
     tokens = np.array([words().index(word) for word in ("[CLS]", "a", "calm", "sea", "[SEP]")])
@@ -207,7 +203,7 @@ def test_a_folder_computes_what_it_says_and_comes_back(tmp_path):
 def test_answers_and_words_have_heads_of_their_own(tmp_path):
     """The output layer for answers is a classifier by its names; only config.json tells it from one."""
     sizes = config(vocab_size=len(words()))
-    weights = weights_of(models.randomised(SpanModel(sizes)))
+    weights = models.weights_of(models.randomised(SpanModel(sizes)))
     classifier = {name.replace("cls/squad/", ""): values for name, values in weights.items()}
     folder = folder_of(tmp_path / "qa", classifier, "ModernBertForQuestionAnswering")
     assert inference.load(folder).answer("a sea?", "the sea is calm").text in "the sea is calm"
@@ -220,7 +216,7 @@ def test_answers_and_words_have_heads_of_their_own(tmp_path):
     written = json.loads((tmp_path / "back" / "config.json").read_text())
     assert written["architectures"] == ["ModernBertForQuestionAnswering"]
 
-    weights = weights_of(models.randomised(MaskedLMModel(sizes)))
+    weights = models.weights_of(models.randomised(MaskedLMModel(sizes)))
     folder = folder_of(tmp_path / "words", weights, "ModernBertForMaskedLM")
     found = inference.load(folder).fill_mask("a [MASK] sea")[0]
     ids = np.array([words().index(word) for word in ("[CLS]", "a", "[MASK]", "sea", "[SEP]")])

@@ -7,16 +7,12 @@ import pytest
 from official import config as config_lib
 from official.planning import graph_cost
 from tests.shared_steps import FREE
+from tests.training.conftest import make_config  # noqa: F401
 
 OF_PLANS = (
     "plan plan_device plan_tflops plan_gbps plan_hosts plan_file plan_picture measure async_checkpoints"
 )
 PRICED: dict[str, graph_cost.Cost] = {}
-
-
-@pytest.fixture
-def make_config(make_config):
-    return lambda model=None, **settings: make_config({"num_hidden_layers": 1, **(model or {})}, **settings)
 
 
 @pytest.fixture(autouse=True)

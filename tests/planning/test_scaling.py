@@ -11,6 +11,7 @@ from official.planning import plan as plan_lib
 from official.planning import scaling
 from official.planning.scaling import Batch, Network, Work, ring_secs
 from official.tasks import TASKS
+from tests.planning.test_plan import plan_of
 from tests.refusals import assert_refused
 
 WORK = Work(row_secs=0.01, fill=0.0, gradient_bytes=1e9, small_sums=1)
@@ -82,10 +83,6 @@ def test_numbers_of_hosts():
     cases = [(text, "plan_hosts=.*from 1 to 1,000,000") for text in wrong]
     cases.append((",".join(map(str, range(1, 66))), "names 65 numbers of hosts, 64 at most"))
     assert_refused(values.read_host_counts, cases)
-
-
-def plan_of(config) -> dict:
-    return plan_lib.make_plan(config, TASKS[config.task])
 
 
 def test_a_plan_says_steps_of_more_hosts(make_config):

@@ -408,11 +408,8 @@ def test_predictions_of_a_file_are_those_of_the_model(fine_tuned, tmp_path, monk
         ask.run_predict()
 
 
-def test_a_prediction_that_is_cut_goes_on_to_the_same_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("official.inference.predict_file.PART_ROWS", 16)
-    path = write_table(tmp_path / "new.csv", ["label", "text"], sentences(60, 5))
-    table = open_table(path, "input_file", ["text"])
-    output, whole = str(tmp_path / "out.csv"), str(tmp_path / "whole.csv")
+def cut_in_the_third_call() -> tuple:
+    """Returns a list of the rows of each call, and the function that predicts them."""
     calls = []
 
     def predict(rows):
@@ -421,6 +418,15 @@ def test_a_prediction_that_is_cut_goes_on_to_the_same_file(tmp_path, monkeypatch
             raise KeyboardInterrupt
         return {"length": [len(text) for (text,) in rows]}
 
+    return calls, predict
+
+
+def test_a_prediction_that_is_cut_goes_on_to_the_same_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("official.inference.predict_file.PART_ROWS", 16)
+    path = write_table(tmp_path / "new.csv", ["label", "text"], sentences(60, 5))
+    table = open_table(path, "input_file", ["text"])
+    output, whole = str(tmp_path / "out.csv"), str(tmp_path / "whole.csv")
+    calls, predict = cut_in_the_third_call()
     with pytest.raises(KeyboardInterrupt):
         predict_file(predict, table, ["text"], output, {})
     assert not os.path.exists(output)
@@ -434,13 +440,8 @@ def test_a_prediction_that_is_cut_goes_on_to_the_same_file(tmp_path, monkeypatch
 def test_rows_that_were_changed_before_a_prediction_goes_on_are_predicted_anew(tmp_path, monkeypatch):
     monkeypatch.setattr("official.inference.predict_file.PART_ROWS", 16)
     monkeypatch.setattr("official.io.files.digest", lambda paths: {})  # which sees the first 64 KiB alone
-    rows, calls, output = sentences(60, 5), [], tmp_path / "out.jsonl"
-
-    def predict(rows):
-        calls.append(rows)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return {"length": [len(text) for (text,) in rows]}
+    rows, output = sentences(60, 5), tmp_path / "out.jsonl"
+    calls, predict = cut_in_the_third_call()
 
     def predicted():
         path = write_table(tmp_path / "new.csv", ["label", "text"], rows)

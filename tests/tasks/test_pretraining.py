@@ -60,10 +60,14 @@ def fixture_settings(tmp_path):
     return write
 
 
-def eval_batch(config) -> dict[str, np.ndarray]:
+def found_task(config) -> PretrainingTask:
     task = PretrainingTask(config)
     task.find_data()
-    return {name: value.numpy() for name, value in next(iter(task.eval_dataset(COUNT))).items()}
+    return task
+
+
+def eval_batch(config) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in next(iter(found_task(config).eval_dataset(COUNT))).items()}
 
 
 @pytest.mark.parametrize("kind", ["plain", "compact"])
@@ -198,12 +202,6 @@ def fixture_bare(tmp_path):
     path = write_records(folder / "a.tfrecord", encoding.encode(made, "compact"))
     sizes = dict(max_seq_length=LENGTH, max_predictions_per_seq=20, model={"vocab_size": ROWS})
     return dict(sizes, input_files=path, objective="mlm")
-
-
-def found_task(config) -> PretrainingTask:
-    task = PretrainingTask(config)
-    task.find_data()
-    return task
 
 
 @pytest.mark.slow

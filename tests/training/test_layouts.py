@@ -23,6 +23,7 @@ from tests.conftest import slow, write_records
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
 from tests.records import short_examples
 from tests.refusals import assert_refused
+from tests.tasks.test_pretraining import found_task
 from tests.training.conftest import EACH, FILES
 from tests.training.test_training import make_loop, run_steps
 
@@ -39,19 +40,13 @@ def given(short_files, packed_files):
     return lambda kind: dict(files[kind])
 
 
-def found_data(config) -> PretrainingTask:
-    task = PretrainingTask(config)
-    task.find_data()
-    return task
-
-
 # ------------------------------------------------------------------------------------------------------------
 # The same as in a padded row each
 
 
 def terms_and_gradients(config, model=None) -> tuple:
     """Returns the model, the terms and gradients of all sequences, and the weights that were told before."""
-    task = found_data(config)
+    task = found_task(config)
     # Of the last rows nothing counts: they only fill up the batch.
     batch = next(iter(task.eval_dataset(FILES * EACH + 1)))
     model = model or task.build_model()
@@ -151,7 +146,7 @@ def test_only_compiling_plans_the_rows_that_are_there(make_config, given, kind):
 def test_synthetic_rows_have_the_form_of_those_that_are_read(make_config, given, short_files):
     """Else the warm-up would compile steps that the run does not make."""
     for settings in (given("on the fly"), given("files"), dict(given("files"), eval_files=short_files)):
-        task = found_data(make_config(**settings, do_eval=True))
+        task = found_task(make_config(**settings, do_eval=True))
         order = TrainingOrder(0)
         assert task.synthetic_dataset(8).element_spec == task.train_dataset(8, 8, order).element_spec
         evaluated = task.synthetic_dataset(8, for_evaluation=True)
@@ -179,7 +174,7 @@ def test_an_epoch_is_once_through_the_records_that_are_counted(make_config, give
     ):
         config = make_config(**settings, num_steps_per_epoch=0, train_batch_size=10)
         assert config.num_steps_per_epoch == 0
-        task = found_data(config)
+        task = found_task(config)
         rows = FILES * EACH
         if config.input_files == packed_files:
             rows = len(list(tf.data.TFRecordDataset(sorted(glob.glob(packed_files)))))
@@ -201,7 +196,7 @@ def test_numbers_that_contradict_each_other_are_refused(make_config, given, shor
         (dict(given("files"), max_sequences_per_pack=3), "rows of --input_files hold up to 2"),
         (dict(given("files"), **UNPAD), "rows of --input_files hold up to 2 sequences"),
     ]
-    assert_refused(lambda settings: found_data(make_config(**settings)), cases)
+    assert_refused(lambda settings: found_task(make_config(**settings)), cases)
 
 
 def test_a_record_that_cannot_be_packed_is_named(make_config, tmp_path):
