@@ -476,6 +476,7 @@ def test_bad_tables_are_named(table, tags, tmp_path):
         ([{**row, "label": None} for row in good], {}, "cannot be used"),
         ([{**row, "label": number} for number, row in enumerate(good * 40)], {}, "label_kind=number"),
         ([], dict(text_columns="text,label,x"), "one, or two for pairs"),
+        ([], dict(text_columns="text,label"), "--label_column=label is one of --text_columns"),
         ([], dict(label_kind="number", class_weights="balanced"), "not for --label_kind=number"),
         ([], dict(label_kind="number", label_smoothing=0.1), "--label_smoothing=0.1 is not for numbers"),
         ([], dict(eval_file=other), "is not in the training set"),
