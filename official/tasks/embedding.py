@@ -164,9 +164,11 @@ class EmbedTask(TableTask):
         table = tables.open_table(known(config[flag]), flag, wanted)
         reader = labels_lib.Reader(labels_lib.NUMBER) if label else None
         # All rows of a query are on one side.
-        rows, _ = texts_lib.read_texts(
+        rows, found = texts_lib.read_texts(
             table, self._text_columns, self._encode, reader, label, True, None if label else 1
         )
+        if label:
+            self._check_differ(table, label, known(found), known(rows.labels))
         score = f", score from {label!r}" if label else ""
         columns = ", ".join(map(repr, self._text_columns))
         description = f"{counted(len(rows), 'row')}, texts from {columns}{score}"

@@ -473,6 +473,9 @@ def test_bad_tables_are_named(table, tags, tmp_path):
     cases = [
         ([], dict(label_column="lable"), "did you mean label"),
         ([{**row, "label": "red"} for row in good], {}, "only the label 'red'"),
+        ([{**row, "label": [0, 1]} for row in good], dict(label_kind="several"), "the label '0' and '1'"),
+        ([{**row, "label": -1} for row in good], dict(label_kind="number"), "only the label -1"),
+        ([{**row, "label": []} for row in good], dict(label_kind="several"), "no label"),
         ([{**row, "label": None} for row in good], {}, "cannot be used"),
         ([{**row, "label": number} for number, row in enumerate(good * 40)], {}, "label_kind=number"),
         ([], dict(text_columns="text,label,x"), "one, or two for pairs"),

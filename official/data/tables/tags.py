@@ -32,8 +32,11 @@ IOB1, IOB2, IOBES, WORDS = SCHEMES = ("IOB1", "IOB2", "IOBES", "words")
 OUTSIDE = "O"
 IGNORED = -1  # label of all pieces of a word except the first
 _DOCUMENT = "-DOCSTART-"
+_COMMENT = re.compile(r"# (id\s|[\w.:]+ = )")  # of a sentence, in MultiCoNER and CoNLL-U
 _BRAT = re.compile(rb"T\d+\t\S+ \d+ \d+")
-_OTHER_FORM = re.compile("[LUM]-.|[BIESLUM][_:/].|.*[-_:/][BIESLUM]$")  # other notations of prefixes
+_TAG = re.compile("O|[BIES]-.+")
+# Other notations of prefixes
+_OTHER_FORM = re.compile("[LUM]-.|[bieslum]-.|[BIESLUM][_:/].|.*[-_:/][BIESLUM]$")
 _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 _TOKEN_KEYS, _TAG_KEYS = ("tokens", "words"), ("tags", "ner_tags", "labels")
 _TEXT_KEYS, _SPAN_KEYS = ("text", "sentence"), ("entities", "spans", "label", "labels")
@@ -74,7 +77,7 @@ def read_sentences(
     """Reads the sentences of comma-separated files and globs, CoNLL columns or JSON lines.
 
     CoNLL: one word per line, with its tag in the last column; spaces or tabs between columns; a blank line
-    ends a sentence. JSON: `tokens` and `tags`, or `text` and `entities` with `start`, `end` (in characters)
+    ends a sentence, and `# id` or `# name = ` begins a comment. JSON: `tokens` and `tags`, or `text` and `entities` with `start`, `end` (in characters)
     and `label`.
 
     Args:
@@ -96,6 +99,8 @@ def read_sentences(
         own = list(_read_table(path, flag, with_tags, columns) if is_table else _read_conll(path, with_tags))
         if with_tags and own and all(map(_is_numbered, own)):
             raise ConfigError(f"{path}: the first column numbers the words. Write the words first.")
+        if with_tags and all(_TAG.fullmatch(word) for sentence in own for word in sentence.words):
+            raise ConfigError(f"{path}: the first column has the tags, not the words. Write the words first.")
         found += own
     if not found:
         raise ConfigError(f"--{flag}={given} has no sentence.")
@@ -143,6 +148,8 @@ def _read_conll(path: str, with_tags: bool = False) -> Iterator[Sentence]:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 raise ConfigError(f"{path}:{number}: not UTF-8 text (byte {error.start + 1}).") from None
+            if _COMMENT.match(text):
+                continue
             fields = text.split("\t") if "\t" in text else text.split(" ")
             fields = [field.strip() for field in fields if field.strip()]
             if not fields or fields[0] == _DOCUMENT:
@@ -309,7 +316,7 @@ def find_scheme(sentences: Sequence[Sentence], source: str) -> str:
     tags = dict.fromkeys(tag for sentence in sentences for tag in sentence.tags or ())
     prefixes = {_parts(tag)[0] for tag in tags if _parts(tag)[1]}
     odd = [tag for tag in tags if not _parts(tag)[1] and tag != OUTSIDE]
-    other = list(filter(_OTHER_FORM.match, odd)) if OUTSIDE in tags else []
+    other = list(filter(_OTHER_FORM.match, odd)) if {OUTSIDE, "o"} & tags.keys() else []
     if odd and not (prefixes or other):
         return WORDS
     if odd:
