@@ -226,13 +226,16 @@ def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path, monkeypat
     assert [one["text"] for one in json.loads(first["entities"])] == ["red ball"]
 
 
-def test_numbers_in_place_of_tags_are_told(tags, tmp_path, caplog):
-    for names, is_told in ((("0", "3"), True), (("NOUN", "VERB"), False)):
+def test_tags_without_prefixes_and_another_scheme_are_told(tags, tmp_path, caplog):
+    for names, told in ((("0", "3"), "numbers without names"), (("O", "PER"), "without B-"), (("N", "V"), "")):
         rows = [{"tokens": ["red", f"ball{number}"], "ner_tags": names} for number in range(40)]
         path = write_lines(tmp_path / "train.jsonl", rows)
         caplog.clear()
         TASKS["tag"](tags(train_file=path)).find_data()
-        assert ("tags are numbers without names" in caplog.text) == is_told, names
+        assert told in caplog.text and ("an entity of one word" in caplog.text) == bool(told), names
+    (tmp_path / "eval.conll").write_text("red B-C\n\nball O\nred I-C\n")
+    TASKS["tag"](tags(count=8, eval_file=str(tmp_path / "eval.conll"))).find_data()
+    assert "--eval_file, sentence 2: 'I-C' after 'O', which IOB2 does not have" in caplog.text
 
 
 @pytest.mark.slow
