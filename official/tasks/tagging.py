@@ -108,15 +108,11 @@ class TagTask(FineTuning):
         shown = [f"{tag} ({counts[tag]:,})" for tag in self._tags]
         logging.info("%d tags, %s: %s", len(shown), self._scheme, shortened(shown, 400))
         tell_doubtful(self._tags)
-        is_counted = all(tag.isdecimal() for tag in self._tags)
-        if self._scheme == tags_lib.WORDS and (is_counted or OUTSIDE in self._tags):
-            problem = "numbers without names" if is_counted else "types without B- and I-"
+        is_numbered = all(tag.isdecimal() for tag in self._tags)
+        if self._scheme == tags_lib.WORDS and (is_numbered or OUTSIDE in self._tags):
             logging.warning(
-                "The tags are %s: each of them%s is an entity of one word in precision, recall and f1. Give"
-                " names, such as O and B-PER%s",
-                problem,
-                ", the one for no entity too," * is_counted,
-                ", or the Parquet file of datasets, which has them" * is_counted,
+                "The tags have no B- and I-: each of them but O is an entity of one word in precision, recall"
+                " and f1. Give names, such as B-PER, or the Parquet file of datasets, which has them"
             )
 
     def _hold_out(self) -> None:

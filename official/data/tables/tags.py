@@ -108,12 +108,9 @@ def _check_words(sentences: Sequence[Sentence], path: str) -> None:
     """Raises ConfigError if all words are their numbers, as in the first column of CoNLL-U, or tags, as in
     that of MIT's corpora."""
     tagged = [sentence.words for sentence in sentences if sentence.tags]
-    found = ""
-    if tagged and all(words == [str(number + 1) for number in range(len(words))] for words in tagged):
-        found = "numbers the words"
-    elif tagged and all(_TAG.fullmatch(word) for words in tagged for word in words):
-        found = "has the tags"
-    if found:
+    is_numbers = all(words == [str(number + 1) for number in range(len(words))] for words in tagged)
+    if tagged and (is_numbers or all(_TAG.fullmatch(word) for words in tagged for word in words)):
+        found = "numbers the words" if is_numbers else "has the tags"
         raise ConfigError(f"{path}: the first column {found}. Write the words first.")
 
 
