@@ -369,12 +369,14 @@ def _saved_data_set(folder: str) -> list[Part]:
     state = os.path.join(folder, "state.json")
     if not files.is_file(state):
         raise ConfigError(f"{folder} is a folder. Give the files in it, such as {folder}/*.csv.")
+    told = read_json(state)
+    if told.get("_indices_data_files"):  # datasets 1 saved a selection so
+        problem = "indices.arrow chooses the rows, and their order"
+        raise ConfigError(f"{state}: {problem}. Save the data set again after flatten_indices().")
     info = os.path.join(folder, "dataset_info.json")
     values = read_json(info, any_number=True) if files.is_file(info) else {}
     classes = _classes_of_features(values, info)
-    names = [
-        expect(each, "filename", str, state) for each in expect(read_json(state), "_data_files", list, state)
-    ]
+    names = [expect(each, "filename", str, state) for each in expect(told, "_data_files", list, state)]
     if outside := [name for name in names if os.path.basename(name) != name]:
         raise ConfigError(f"{state}: the file {outside[0][:60]!r} is not in its folder. Put it there.")
     return [Part(os.path.join(folder, name), "arrow", classes=classes) for name in names]

@@ -86,7 +86,7 @@ def as_texts(value: Any, used: set[str] | None = None) -> list[str]:
     """
     if isinstance(value, str):
         value = _as_list(value.strip())
-    if is_text := isinstance(value, str):
+    if isinstance(value, str):
         found = sorted({separator for separator in _SEPARATORS if separator in value} | (used or set()))
         if len(found) > 1:
             problem = "between labels, or another row has: write each row as a JSON list"
@@ -95,10 +95,9 @@ def as_texts(value: Any, used: set[str] | None = None) -> list[str]:
             used.update(found)
         value = value.split(found[0]) if found else [value]
     values = value if isinstance(value, (list, tuple)) else [value]
+    if any(each is None or each != each or isinstance(each, (dict, list, tuple)) for each in values):
+        raise ValueError("is not a list of label names")  # NaN differs from itself
     texts = [text for text in map(as_text, values) if text is not None]
-    has_nulls = not is_text and len(texts) < len(values)
-    if has_nulls or any(isinstance(each, (dict, list, tuple)) for each in values):
-        raise ValueError("is not a list of label names")
     if len(set(texts)) < len(texts) and set(texts) <= _ZEROS | _ONES:
         raise ValueError("has a 0 or 1 for each label: list the names of the labels that apply")
     return texts
@@ -136,7 +135,7 @@ def _is_list(value: Any) -> bool:
 def as_number(value: Any) -> float:
     """Returns a score. Raises ValueError or TypeError for a value that is not a finite number."""
     number = float("nan") if isinstance(value, bool) or value is None else float(value)
-    if not math.isfinite(number):
+    if not math.isfinite(number) or "_" in str(value):  # 1_000 is a number in Python only
         raise ValueError("is not a finite number")
     return number
 

@@ -214,11 +214,13 @@ def test_saved_data_sets_name_their_labels(tmp_path):
     )
     with pytest.raises(ConfigError, match="data.arrow cannot be read: it is a Git LFS pointer"):
         tables.open_table(str(folder), "train_file", ("text", "label"))
-    for told, message in (
-        ([{"filename": "../data.arrow"}], "the file '../data.arrow' is not in its folder"),
-        (["data.arrow"], 'expected an object with "filename", got a text'),
+    for told, indices, message in (
+        ([{"filename": "../data.arrow"}], [], "the file '../data.arrow' is not in its folder"),
+        (["data.arrow"], None, 'expected an object with "filename", got a text'),
+        ([], [{"filename": "indices.arrow"}], "indices.arrow chooses the rows, and their order"),
     ):
-        (folder / "state.json").write_text(json.dumps({"_data_files": told}))
+        state = {"_data_files": told, "_indices_data_files": indices}
+        (folder / "state.json").write_text(json.dumps(state))
         with pytest.raises(ConfigError, match=message):
             tables.open_table(str(folder), "train_file")
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["saved"]}))

@@ -56,6 +56,7 @@ def test_several_labels_come_from_lists_and_separators():
         ([0, 1], ["0", "1"]),
         ("a, a", ["a", "a"]),
         ("()", []),
+        (["", "a"], ["a"]),
         ("set()", []),
     ):
         assert labels_lib.as_texts(text) == names, text
@@ -111,7 +112,7 @@ def test_numbers_and_choices():
         "label 'nan' is not a finite number",
         "label '[0.5]' is not a number",
     ]
-    assert wrong[6].endswith("0' is not a number")
+    assert wrong[6].endswith("0' is not a number") and read(NUMBER, ["1_0"])[-1] != [None]
     wrong = read(CHOICE, ["a", "\u00df"], choices=("a", "b", "c"))[2]  # whose capital is two letters
     assert wrong[0] is None and "is not one of the columns" in wrong[1]
     for values, places in (
