@@ -315,10 +315,12 @@ class VectorFile:
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Yields the vectors in order, float32 [some, D]. Raises ConfigError if the number of rows differs
-        from the sidecar file's."""
+        from the sidecar file's, or a number is not finite."""
         read = self._read_array() if self._ending == ".npy" else self._read_parquet()
         with files.naming(self.path):
             for values in read:
+                if not np.isfinite(values).all():
+                    self._refuse("NaN, nulls or infinite numbers")
                 yield restored(values, self.dtype, self.size, self._ranges)
 
     def _read_array(self) -> Iterator[np.ndarray]:

@@ -70,7 +70,7 @@ def parse_json(
             parse_constant=float if any_number else _refuse,
             parse_int=_any_whole_number if any_number else _whole_number,
             parse_float=float if any_number else _number,
-            object_pairs_hook=_with_each_key_once if once else None,
+            object_pairs_hook=with_each_key_once if once else None,
         )
         if _is_too_deep(values):  # later code recurses into every level
             raise RecursionError
@@ -87,7 +87,8 @@ def parse_json(
     raise ConfigError(f"{source}: not a JSON file{wrong}.")
 
 
-def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object of JSON. Raises ValueError for a repeated key."""
     values = dict(pairs)
     if len(values) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]

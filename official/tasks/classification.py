@@ -339,9 +339,11 @@ class ClassifyTask(Classification, TableTask):
         table = tables.open_table(known(config[flag]), flag, wanted, all_columns=not labelled)
         reader = labels_lib.Reader(config.label_kind, labels, self._text_columns[1:]) if labelled else None
         rows, found = texts_lib.read_texts(table, self._text_columns, self._encode, reader, label)
+        if found is not None and (labels is None or found.kind == NUMBER):
+            self._check_differ(table, label, found, known(rows.labels))
         if reader is not None and labels is None:
             found = known(found)
-            self._check_labels(found, reader.counts, table)
+            self._check_labels(found, reader.counts, known(rows.labels))
             if found.kind == NUMBER:
                 spread = float(np.std(known(rows.labels), dtype=np.float64))
                 found = dataclasses.replace(
@@ -358,16 +360,12 @@ class ClassifyTask(Classification, TableTask):
         fitting = [f"{share:.1%} fit into {length}" for length, share in self._length_shares(rows)]
         logging.info("Texts: %s tokens", ", ".join(fitting))
 
-    def _check_labels(self, labels: Labels, counts: Counter, table: tables.Table) -> None:
-        """Logs the labels. Raises ConfigError if there is only one."""
+    def _check_labels(self, labels: Labels, counts: Counter, rows: np.ndarray) -> None:
+        """Logs the labels; `rows` are those of all rows."""
         if labels.kind in (NUMBER, CHOICE):
             return
-        if len(labels.names) < 2 and labels.kind == ONE or not labels.names:
-            only = f"only the label {labels.names[0]!r}" if labels.names else "no label"
-            raise ConfigError(
-                f"--{table.flag}={table.given} has {only} in the column {self._label_column!r}. Give rows of"
-                " two or more, or change --label_column."
-            )
+        if labels.kind == SEVERAL and rows.sum(axis=1).max() < 2:
+            logging.warning("No row has several labels: write lists, or one of , ; | between labels")
         shown = [f"{name} ({counts[name]:,})" for name in labels.names]
         logging.info("%d labels: %s", len(shown), shortened(shown, 400))
         if once := [name for name in labels.names if counts[name] == 1]:

@@ -32,6 +32,8 @@ from official.tasks import known
 from official.tasks.fine_tuning import TableTask
 
 Outputs = dict  # {output: [texts, ...]}
+_SCORES = ("label", "labels", "score", "scores")  # names of scores in sentence-transformers
+_FACTOR = 0x5851F42D4C957F2D  # odd: pairs of different texts get different numbers
 SIMILARITY_SCORES = ("spearman", "pearson")
 
 
@@ -164,9 +166,13 @@ class EmbedTask(TableTask):
         table = tables.open_table(known(config[flag]), flag, wanted)
         reader = labels_lib.Reader(labels_lib.NUMBER) if label else None
         # All rows of a query are on one side.
-        rows, _ = texts_lib.read_texts(
+        rows, found = texts_lib.read_texts(
             table, self._text_columns, self._encode, reader, label, True, None if label else 1
         )
+        if label:
+            self._check_differ(table, label, known(found), known(rows.labels))
+        else:
+            self._tell_doubtful(table, rows)
         score = f", score from {label!r}" if label else ""
         columns = ", ".join(map(repr, self._text_columns))
         description = f"{counted(len(rows), 'row')}, texts from {columns}{score}"
@@ -178,6 +184,19 @@ class EmbedTask(TableTask):
                     f"--{flag}={table.given} has the score {beyond[0]:g}, cosines are from -1 to 1. Divide"
                     " the scores, or give --score_loss=cosent, which only reads their order."
                 )
+
+    def _tell_doubtful(self, table: tables.Table, rows: texts_lib.TextRows) -> None:
+        """Warns of scores that are not read, and of negatives that are right in another row."""
+        scores = [name for name in _SCORES if name in table.columns and name not in self._text_columns]
+        if scores:
+            warning = "%s: its column %r is not read, each row is a match. --label_column=%s reads it"
+            logging.warning(warning, table.given, scores[0], scores[0])
+        ids_NG = rows.text_ids.reshape(-1, rows.group)
+        pairs_NP = ids_NG[:, :1] * _FACTOR + ids_NG[:, 1:]  # of the query and each passage; int64 wraps
+        is_right_NP = np.isin(pairs_NP, pairs_NP[:, 0]) & (pairs_NP != pairs_NP[:, :1])
+        if wrong := int(is_right_NP.sum()):
+            warning = "%s: %d negatives are positives of the same query in other rows, and count as wrong"
+            logging.warning(warning, table.given, wrong)
 
     def _read_corpus(self, encode: Any) -> texts_lib.TextRows:
         column = self._text_columns[1]

@@ -16,9 +16,11 @@ from official.data import generated
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 from official.data.rows.text_rows import TokenRows
-from official.data.tables.texts import TextRows, tell_shared
+from official.data.tables.labels import CHOICE, NUMBER, Labels
+from official.data.tables.texts import ANSWER, TextRows, tell_shared
 from official.data.word_pieces.vocabulary import Vocabulary, load_for_text
 from official.io import files, model_folder, vocabulary_files
+from official.io.errors import shortened
 from official.modeling import layers, objectives
 from official.tasks import known
 
@@ -201,19 +203,35 @@ class FineTuning:
 class TableTask(FineTuning):
     """Base of tasks on user tables: `_tables` has the table of each split, `_read` its usable rows."""
 
+    _text_columns: list[str]
+
     def __init__(self, config: Config):
         super().__init__(config)
         self._tables: dict[str, Table] = {}
         self._read: dict[str, TextRows] = {}
 
     def _take(self, split: str, table: Table, rows: TextRows, description: str, what: str = "rows") -> None:
-        """Stores the rows of a table; logs their description and the faults of others; `what` as of
-        `tell_truncated`."""
+        """Stores the rows of a table; logs their description, the columns that are not read, and the faults
+        of other rows; `what` as of `tell_truncated`."""
         self._tables[split], self._read[split], self._paths[split] = table, rows, table.paths
-        logging.info("%s: %s", table.given, description)
+        read = (*self._text_columns, self._config.label_column or "label", ANSWER)
+        others = shortened([name for name in table.columns if name not in read])
+        logging.info("%s: %s%s", table.given, description, others and f"; not read: {others}")
         if rows.bad:
             logging.warning("%s: %s", table.given, rows.describe_problems())
         tell_truncated(table.given, rows.truncated, len(rows.lengths), self._config.max_seq_length, what)
+
+    def _check_differ(self, table: Table, column: str, labels: Labels, values: np.ndarray) -> None:
+        """Raises ConfigError if all rows have the same label, from which nothing is learned, and with which
+        nothing correlates. The texts of a choice differ, and a teacher has its own numbers."""
+        may_be_same = labels.kind == CHOICE or labels.kind == NUMBER and self._config.teacher
+        if not may_be_same and (values == values[:1]).all():
+            names = [f"{values[0]:g}"] if labels.kind == NUMBER else list(map(repr, labels.names))
+            only = f"only the label {' and '.join(names)[:200]}" if names else "no label"
+            raise ConfigError(
+                f"--{table.flag}={table.given} has {only} in the column {column!r}. Give rows of two or"
+                " more, or change --label_column."
+            )
 
     def _hold_out(self) -> None:
         """Splits the evaluation set off the training set."""

@@ -80,6 +80,8 @@ class TagTask(FineTuning):
         else:
             self._tags = self._saved_labels(with_names=True)[1]["labels"]
             self._scheme = tags_lib.scheme_of(self._tags, self._sentences.get("eval", ()))
+        if problem := tags_lib.breaches(self._sentences.get("eval", ()), self._scheme)[1]:
+            logging.warning("--eval_file, %s: strict scores and accuracy compare two schemes", problem)
         ids = {tag: number for number, tag in enumerate(self._tags)}
         tokenizer = tokenizer_of(vocabulary)
         for split, sentences in self._sentences.items():
@@ -106,11 +108,11 @@ class TagTask(FineTuning):
         shown = [f"{tag} ({counts[tag]:,})" for tag in self._tags]
         logging.info("%d tags, %s: %s", len(shown), self._scheme, shortened(shown, 400))
         tell_doubtful(self._tags)
-        if self._scheme == tags_lib.WORDS and all(tag.isdecimal() for tag in self._tags):
+        is_numbered = all(tag.isdecimal() for tag in self._tags)
+        if self._scheme == tags_lib.WORDS and (is_numbered or OUTSIDE in self._tags):
             logging.warning(
-                "The tags are numbers without names: each of them, the one for no entity too, is an entity of"
-                " one word in precision, recall and f1. Give names, such as O and B-PER, or the Parquet file"
-                " of datasets, which has them"
+                "The tags have no B- and I-: each of them but O is an entity of one word in precision, recall"
+                " and f1. Give names, such as B-PER, or the Parquet file of datasets, which has them"
             )
 
     def _hold_out(self) -> None:

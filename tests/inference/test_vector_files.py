@@ -172,6 +172,10 @@ def test_other_vectors_than_the_models_are_refused(model, tmp_path):
     for ranges, message in (([0.0], "lists of 384 numbers"), (5, '"lowest" is a whole number')):
         with pytest.raises(ConfigError, match=message):
             write_vectors(tmp_path / "v.npy", rising_ND, "int8", ranges={"lowest": ranges, "highest": [1.0]})
+    changed = write_vectors(tmp_path / "v.npy", rising_ND)
+    np.save(tmp_path / "v.npy", rising_ND * np.float32("nan"))
+    with pytest.raises(ConfigError, match="says 4 vectors of float32 x 384, the file has NaN"):
+        list(changed.blocks())
     os.replace(tmp_path / "w.npy.json", tmp_path / "w.parquet.json")
     for column, message in (
         (["a"] * 4, "the column embedding of string"),

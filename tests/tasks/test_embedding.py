@@ -17,6 +17,7 @@ from official.data.tables import vectors as vectors_lib
 from official.distribution import strategy as strategy_lib
 from official.inference import load
 from official.io import sentence_folder
+from official.io.errors import ConfigError
 from official.modeling import objectives
 from official.optimization import replica_step
 from official.planning import plan as plan_lib
@@ -332,6 +333,19 @@ def test_queries_stay_on_one_side_and_a_corpus_is_searched(table, tmp_path):
     vectors[held_out.queries :] = np.roll(vectors[held_out.queries :], 1, axis=0)
     (group,) = task.examples({"vectors": vectors})
     assert group["items"][0]["facts"][0][0].startswith("right, cosine")
+
+
+def test_rows_that_contradict_each_other_are_told(table, tmp_path, caplog):
+    rows = rows_of("triplets")
+    told = ("column 'score' is not read", "negatives are positives of the same query in other rows")
+    others = [{**rows[0], "positive": rows[1]["positive"], "negative": rows[0]["positive"], "score": 0}]
+    for more, is_told in (([], False), (others, True)):
+        path = write_lines(tmp_path / "own.jsonl", [*more, *rows])
+        TASKS["embed"](table("triplets", train_file=path)).find_data()
+        assert [text in caplog.text for text in told] == [is_told] * 2
+    same = write_lines(tmp_path / "same.jsonl", [{**row, "score": 1} for row in rows_of("scores")])
+    with pytest.raises(ConfigError, match="has only the label 1 in the column 'score'"):
+        TASKS["embed"](table("scores", train_file=same)).find_data()
 
 
 def test_queries_that_find_themselves_are_told(table, tmp_path, caplog):

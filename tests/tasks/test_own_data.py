@@ -226,13 +226,16 @@ def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path, monkeypat
     assert [one["text"] for one in json.loads(first["entities"])] == ["red ball"]
 
 
-def test_numbers_in_place_of_tags_are_told(tags, tmp_path, caplog):
-    for names, is_told in ((("0", "3"), True), (("NOUN", "VERB"), False)):
+def test_tags_without_prefixes_and_another_scheme_are_told(tags, tmp_path, caplog):
+    for names, is_told in ((("0", "3"), True), (("O", "PER"), True), (("NOUN", "VERB"), False)):
         rows = [{"tokens": ["red", f"ball{number}"], "ner_tags": names} for number in range(40)]
         path = write_lines(tmp_path / "train.jsonl", rows)
         caplog.clear()
         TASKS["tag"](tags(train_file=path)).find_data()
-        assert ("tags are numbers without names" in caplog.text) == is_told, names
+        assert ("is an entity of one word" in caplog.text) == is_told, names
+    (tmp_path / "eval.conll").write_text("red B-C\n\nball O\nred I-C\n")
+    TASKS["tag"](tags(count=8, eval_file=str(tmp_path / "eval.conll"))).find_data()
+    assert "--eval_file, sentence 2: 'I-C' after 'O', which IOB2 does not have" in caplog.text
 
 
 @pytest.mark.slow
@@ -474,9 +477,13 @@ def test_bad_tables_are_named(table, tags, tmp_path):
     cases = [
         ([], dict(label_column="lable"), "did you mean label"),
         ([{**row, "label": "red"} for row in good], {}, "only the label 'red'"),
+        ([{**row, "label": [0, 1]} for row in good], dict(label_kind="several"), "the label '0' and '1'"),
+        ([{**row, "label": -1} for row in good], dict(label_kind="number"), "only the label -1"),
+        ([{**row, "label": []} for row in good], dict(label_kind="several"), "no label"),
         ([{**row, "label": None} for row in good], {}, "cannot be used"),
         ([{**row, "label": number} for number, row in enumerate(good * 40)], {}, "label_kind=number"),
         ([], dict(text_columns="text,label,x"), "one, or two for pairs"),
+        ([], dict(text_columns="text,label"), "--label_column=label is one of --text_columns"),
         ([], dict(label_kind="number", class_weights="balanced"), "not for --label_kind=number"),
         ([], dict(label_kind="number", label_smoothing=0.1), "--label_smoothing=0.1 is not for numbers"),
         ([], dict(eval_file=other), "is not in the training set"),
@@ -488,7 +495,8 @@ def test_rows_that_cannot_be_used_are_counted(table, tmp_path, caplog):
     good = [{"text": text, "label": colour} for colour, text in sentences(40, 1)]
     rows = [{"text": "", "label": "red"}, *good, {"text": "x"}, {"label": "red"}]
     rows += [{"text": "x", "label": "red", "answer": "reject"}]  # of Prodigy
-    rows += [{"text": "nan", "label": "red"}]
+    rows += [{"text": "nan", "label": "red", "weight": 2}]
+    caplog.set_level("INFO", logger="absl")
     task = TASKS["classify"](table(train_file=write_lines(tmp_path / "some.jsonl", rows)))
     task.find_data()
     digest = task.data_digest()
@@ -496,3 +504,4 @@ def test_rows_that_cannot_be_used_are_counted(table, tmp_path, caplog):
     told += ["row 44: answer is 'reject', of Prodigy"]
     assert digest["train"]["problems"] == told
     assert digest["train"]["left_out"] == 4 and "1 row with the text 'nan'" in caplog.text
+    assert "label from 'label'; not read: weight\n" in caplog.text

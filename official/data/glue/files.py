@@ -62,9 +62,9 @@ def read_split(task: GlueTask, split: str, data_dir: str) -> Table:
         index = str(number - first)
         if problem:
             problems.append(RowProblem(path, number, problem))
-        elif is_test and row.get("index", index) != index and not misnumbered:
+        elif is_test and (told := row.get("index", row.get("idx", index))) != index and not misnumbered:
             # At this row the numbering breaks: a row before it is missing, or is one too many.
-            reason = f"has index {row['index']!r}, but is row {index}"
+            reason = f"has index {told!r}, but is row {index}"
             misnumbered = [RowProblem(path, number, reason)]
         if is_test or not problem:
             texts = tuple(row[name] for name in task.text_columns)

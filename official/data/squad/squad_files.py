@@ -158,7 +158,7 @@ def read_by_question(path: str, kinds: tuple[type, ...], expected: str) -> dict:
     Raises:
       ConfigError: for a file of another kind; `expected` names the values in the message, e.g. "texts".
     """
-    values = json_files.read_json(path, kind=(dict, list))
+    values = json_files.read_json(path, kind=(dict, list), once=True)
     wanted = f"xpected an object from question ids to {expected}"
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: e{wanted}, got {json_files.kind_of(values)}.")
@@ -181,7 +181,7 @@ def _load(path: str, source: str) -> tuple[dict, str]:
     digest = hashlib.sha256(content).hexdigest()
     if _is_flat(content):
         return _of_rows(path, source), digest
-    root = json_files.parse_json(content, source, (dict, list), any_number=True)
+    root = json_files.parse_json(content, source, (dict, list), once=True, any_number=True)
     expect(root, "data", list, source)  # also checks that `root` is an object
     return root, digest
 
@@ -242,13 +242,14 @@ def _answers_of(value: Any, context: str, place: str) -> list[dict]:
         if starts and len(texts) != len(starts):
             raise ConfigError(f"{place}: answers has {len(texts)} text and {len(starts)} answer_start.")
         value = [{"text": text, "answer_start": at} for text, at in zip(texts, starts)] if starts else texts
+    is_list = isinstance(value, str) and value[:1] in ("[", "{") and value not in context  # in CSV's form
     if isinstance(value, str):
         value = [value] if value else []
     found = [
         {"text": answer, "answer_start": context.find(answer)} if isinstance(answer, str) else answer
         for answer in (value if isinstance(value, list) else [value])
     ]
-    if not all(isinstance(answer, dict) for answer in found):
+    if is_list or not all(isinstance(answer, dict) for answer in found):
         raise ConfigError(
             f"{place}: answers={str(value)[:80]}, expected texts, or text and answer_start of each."
         )
@@ -301,6 +302,8 @@ def _for_training(question: Question, context: str) -> tuple[Question, str | Non
     the reason why it cannot be trained on, or None."""
     if question.is_empty or not (question.is_impossible or question.answers):
         return question, "empty question" if question.is_empty else "no answer"
+    if question.is_impossible and question.answers:  # the official scorer counts it as answerable
+        return question, "marked impossible, with answers"
     if question.is_impossible or _covers_answer(context, question.answers[0], question.answer_starts[0]):
         return question, None
     span = _exact_span(context, question.answers[0], question.answer_starts[0])

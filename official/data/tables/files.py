@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 from official.data.text import parquet_files, text_files
 from official.io import files
 from official.io.errors import ConfigError, counted, shortened, suggest
-from official.io.json_files import expect, parse_json, read_json
+from official.io.json_files import expect, parse_json, read_json, with_each_key_once
 
 BATCH_ROWS = 8192
 _SAMPLE_BYTES = 1 << 20  # bytes of a delimited file that determine its delimiter and quoting
@@ -127,8 +127,11 @@ class Table:
         columns = next(rows) if self.has_header else self.columns
         places, count = {name: place for place, name in enumerate(columns)}, len(columns)
         chosen = [places.get(name, count) for name in names]
+        others = columns[1:] if self.has_header else ()
         for row in rows:
-            if len(row) == count:
+            if others and row[1:] == others and row[0].strip("\ufeff") == columns[0]:
+                yield "repeats the header"  # as in files that were joined; a single word may be a text
+            elif len(row) == count:
                 row.append(None)
                 yield [row[place] for place in chosen]
             elif row:  # skips empty lines
@@ -139,7 +142,7 @@ def open_table(given: str, flag: str, wanted: Sequence[str] = (), all_columns: b
     """Finds the files of a table, and detects their formats.
 
     Args:
-      given: comma-separated files, globs, or folders that `datasets` saved.
+      given: comma-separated files, globs, or folders that `datasets` saved; a file counts once.
       flag: name of the flag that gave it, for messages.
       wanted: required columns: names, or, for files without a header, numbers from 1 on.
       all_columns: whether every column is needed: then all rows of JSON are read to find them, not only the
@@ -150,10 +153,13 @@ def open_table(given: str, flag: str, wanted: Sequence[str] = (), all_columns: b
         first rows.
     """
     with _naming(flag, given):
-        parts = [part for one in given.split(",") if one.strip() for part in _parts_of(one.strip(), wanted)]
+        names = filter(None, map(str.strip, given.split(",")))
+        parts = [*{part.path: part for one in names for part in _parts_of(one, wanted)}.values()]
         if not parts:
             raise ConfigError(f"--{flag}={given} names no file.")
         by_number = bool(wanted) and all(name.isdecimal() for name in wanted)
+        if by_number and len({part.kind == "delimited" for part in parts}) > 1:
+            raise ConfigError(f"--{flag}={given} has files with and without names of columns, not numbers.")
         columns: dict[str, None] = {}
         first = _columns_of(parts[0], by_number)
         for part in parts:
@@ -311,7 +317,7 @@ def _objects(part: Part) -> Iterator[dict | str]:
                 raise ConfigError(
                     f"{part.path} is one large JSON array. Write one object per line: jq -c '.[]'."
                 )
-            for values in parse_json(content, part.path, list, any_number=True):
+            for values in parse_json(content, part.path, list, once=True, any_number=True):
                 yield values if isinstance(values, dict) else "no JSON object"
             return
         for number, line in enumerate(_lines(file.text, part.path), 1):
@@ -341,7 +347,7 @@ def _without_mark(text: bytes) -> bytes:
 
 def _object(line: str) -> dict | str:
     try:
-        values = json.loads(line)
+        values = json.loads(line, object_pairs_hook=with_each_key_once)
     except (ValueError, RecursionError) as error:
         return f"no JSON ({str(error)[:80]})"
     return values if isinstance(values, dict) else "no JSON object"
@@ -363,12 +369,14 @@ def _saved_data_set(folder: str) -> list[Part]:
     state = os.path.join(folder, "state.json")
     if not files.is_file(state):
         raise ConfigError(f"{folder} is a folder. Give the files in it, such as {folder}/*.csv.")
+    told = read_json(state)
+    if told.get("_indices_data_files"):  # datasets 1 saved a selection so
+        problem = "indices.arrow chooses the rows, and their order"
+        raise ConfigError(f"{state}: {problem}. Save the data set again after flatten_indices().")
     info = os.path.join(folder, "dataset_info.json")
     values = read_json(info, any_number=True) if files.is_file(info) else {}
     classes = _classes_of_features(values, info)
-    names = [
-        expect(each, "filename", str, state) for each in expect(read_json(state), "_data_files", list, state)
-    ]
+    names = [expect(each, "filename", str, state) for each in expect(told, "_data_files", list, state)]
     if outside := [name for name in names if os.path.basename(name) != name]:
         raise ConfigError(f"{state}: the file {outside[0][:60]!r} is not in its folder. Put it there.")
     return [Part(os.path.join(folder, name), "arrow", classes=classes) for name in names]
@@ -448,7 +456,12 @@ def _columns_of(part: Part, by_number: bool, all_rows: bool = False) -> tuple[st
     if part.kind == "delimited":
         first = next(_delimited(part), [])
         if by_number:
-            return tuple(str(number + 1) for number in range(len(first)))
+            numbers = [str(number) for number in range(len(first) + 1)]
+            if len(first) > 1 and first in (numbers[:-1], numbers[1:]):  # as pandas names columns
+                problem = f"begins with a header of the numbers {first[0]} to {first[-1]}"
+                advice = "Write names there: numbers count columns of files without a header"
+                raise ConfigError(f"{part.path} {problem}. {advice}.")
+            return tuple(numbers[1:])
     else:
         with _arrow_batches(part, None) as schema:
             first = list(schema.names)

@@ -78,7 +78,7 @@ def as_text(value: Any) -> str | None:
 def as_texts(value: Any, used: set[str] | None = None) -> list[str]:
     """Returns several labels: the items of a list, or of a text in JSON's or Python's notation, or separated
     by one of , ; |. Raises ValueError for a mixture of these separators, for other lists, such as NumPy's,
-    and for lists with a 0 or 1 for each label.
+    and for lists with a null, or with a 0 or 1 for each label.
 
     Args:
       value: value of a row.
@@ -95,11 +95,10 @@ def as_texts(value: Any, used: set[str] | None = None) -> list[str]:
             used.update(found)
         value = value.split(found[0]) if found else [value]
     values = value if isinstance(value, (list, tuple)) else [value]
-    if any(isinstance(each, (dict, list, tuple)) for each in values):
-        raise ValueError("is not a list of label names")
+    if any(each is None or each != each or isinstance(each, (dict, list, tuple)) for each in values):
+        raise ValueError("is not a list of label names")  # NaN differs from itself
     texts = [text for text in map(as_text, values) if text is not None]
-    different = set(texts)
-    if len(different) < len(texts) and different & _ZEROS and different <= _ZEROS | _ONES:
+    if len(set(texts)) < len(texts) and set(texts) <= _ZEROS | _ONES:
         raise ValueError("has a 0 or 1 for each label: list the names of the labels that apply")
     return texts
 
@@ -113,8 +112,11 @@ def _as_list(text: str) -> str | list:
         if _PYTHON_LIST.fullmatch(text):
             found = ast.literal_eval(text)
             return [found] if isinstance(found, str) else list(found)
-    has_several = text[:1] + text[-1:] == "[]" and re.search(rf"[\s{_SEPARATORS}]", text)
-    if _LIST_OF_TEXTS.match(text) or has_several:
+    if text in ("()", "set()"):
+        return []
+    # {a} and {} are lists in PostgreSQL.
+    has_several = text[:1] + text[-1:] in ("[]", "()") and re.search(rf"[\s{_SEPARATORS}]", text)
+    if _LIST_OF_TEXTS.match(text) or has_several or text[:1] + text[-1:] == "{}":
         raise ValueError("is not a list such as [\"a\", \"b\"] or ['a', 'b']")
     return text
 
@@ -133,7 +135,7 @@ def _is_list(value: Any) -> bool:
 def as_number(value: Any) -> float:
     """Returns a score. Raises ValueError or TypeError for a value that is not a finite number."""
     number = float("nan") if isinstance(value, bool) or value is None else float(value)
-    if not math.isfinite(number):
+    if not math.isfinite(number) or "_" in str(value):  # 1_000 is a number in Python only
         raise ValueError("is not a finite number")
     return number
 
@@ -231,6 +233,9 @@ class Reader:
         names = tuple(sorted(self._ids, key=sort_key))
         order = np.argsort([self._ids[name] for name in names]) if names else np.zeros(0, np.int64)
         labels = Labels(self.kind, self._known.names if self._known else names)
+        if odd := [name for name in names if not self._separators.isdisjoint(name)]:
+            problem = f"has {min(self._separators)}, which separates labels in other rows"
+            raise ConfigError(f"the label {odd[0][:60]!r} of a list {problem}. Write JSON lists in all rows.")
         if self.kind == ONE:
             numbers_N = np.array(self._read, np.int64)
             return labels, (numbers_N if self._known else order[numbers_N]).astype(np.int32)
@@ -274,7 +279,7 @@ def sort_key(name: str) -> tuple:
 
 def tell_doubtful(names: Sequence[str], kind: str = SEVERAL) -> None:
     """Warns of labels that are probably the same, since they differ only in case, white space, or the form of
-    a number or of accents; of NaN, which pandas writes for missing ones; and of fractions used as classes."""
+    a number or of accents; of those that stand for missing ones; and of fractions used as classes."""
     alike: dict[tuple, list[str]] = {}
     for name in names:
         key = sort_key(" ".join(unicodedata.normalize("NFKC", name).casefold().split()))
@@ -282,8 +287,11 @@ def tell_doubtful(names: Sequence[str], kind: str = SEVERAL) -> None:
     if found := [" and ".join(map(repr, own)) for own in alike.values() if len(own) > 1]:
         warning = "Labels that differ only in case, white space or the form of letters are learned apart: %s"
         logging.warning(warning, shortened(found, 200))
-    if found := [name for name in names if name.lower() == "nan"]:
-        logging.warning("The label %r is learned like any other: pandas writes it for missing ones", found[0])
+    numbers = sorted(key[1] for key in alike if not key[0])
+    is_counted = len(numbers) == len(names) > 3 and numbers == list(range(-1, len(numbers) - 1))
+    for name in names:
+        if name.lower() in ("nan", "<na>", "-") or is_counted and float(name) == -1:
+            logging.warning("The label %r is learned like any other: many files have it for none", name)
     if kind == ONE and not any(key[0] for key in alike) and any(key[1] % 1 for key in alike):
         logging.warning("The labels are numbers with fractions: --label_kind=number learns their size")
 

@@ -32,8 +32,11 @@ IOB1, IOB2, IOBES, WORDS = SCHEMES = ("IOB1", "IOB2", "IOBES", "words")
 OUTSIDE = "O"
 IGNORED = -1  # label of all pieces of a word except the first
 _DOCUMENT = "-DOCSTART-"
+_COMMENT = re.compile(r"# (id\s|.+ = |newdoc$|newpar$)")  # of a sentence, in MultiCoNER and CoNLL-U
 _BRAT = re.compile(rb"T\d+\t\S+ \d+ \d+")
-_OTHER_FORM = re.compile("[LUM]-.|[BIESLUM][_:/].|.*[-_:/][BIESLUM]$")  # other notations of prefixes
+_TAG = re.compile("O|[BIES]-.+")
+# Other notations of prefixes
+_OTHER_FORM = re.compile("[LUM]-.|[bieslum]-.|[BIESLUM][_:/].|.*[-_:/][BIESLUM]$")
 _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 _TOKEN_KEYS, _TAG_KEYS = ("tokens", "words"), ("tags", "ner_tags", "labels")
 _TEXT_KEYS, _SPAN_KEYS = ("text", "sentence"), ("entities", "spans", "label", "labels")
@@ -74,13 +77,13 @@ def read_sentences(
     """Reads the sentences of comma-separated files and globs, CoNLL columns or JSON lines.
 
     CoNLL: one word per line, with its tag in the last column; spaces or tabs between columns; a blank line
-    ends a sentence. JSON: `tokens` and `tags`, or `text` and `entities` with `start`, `end` (in characters)
-    and `label`.
+    ends a sentence, and `# id` or `# name = ` begins a comment. JSON: `tokens` and `tags`, or `text` and
+    `entities` with `start`, `end` (in characters) and `label`.
 
     Args:
       given: value of the flag.
       flag: name of the flag, for messages.
-      with_tags: whether tags are required; otherwise they are read if the file has them.
+      with_tags: whether tags are required; otherwise those of JSON are not read.
       columns: names of the columns of JSON with words or text, and with tags or spans; None: the usual ones.
 
     Raises:
@@ -94,17 +97,21 @@ def read_sentences(
                 problem = "has the annotations of brat, whose text is in another file"
                 raise ConfigError(f"{path} {problem}. Write rows of JSON, each with text and entities.")
         own = list(_read_table(path, flag, with_tags, columns) if is_table else _read_conll(path, with_tags))
-        if with_tags and own and all(map(_is_numbered, own)):
-            raise ConfigError(f"{path}: the first column numbers the words. Write the words first.")
+        _check_words(own, path)
         found += own
     if not found:
         raise ConfigError(f"--{flag}={given} has no sentence.")
     return found
 
 
-def _is_numbered(sentence: Sentence) -> bool:
-    """Tells whether the words are numbers from 1 on, as in the first column of CoNLL-U."""
-    return sentence.words == [str(number) for number in range(1, len(sentence.words) + 1)]
+def _check_words(sentences: Sequence[Sentence], path: str) -> None:
+    """Raises ConfigError if all words are their numbers, as in the first column of CoNLL-U, or tags, as in
+    that of MIT's corpora."""
+    tagged = [sentence.words for sentence in sentences if sentence.tags]
+    is_numbers = all(words == [str(number + 1) for number in range(len(words))] for words in tagged)
+    if tagged and (is_numbers or all(_TAG.fullmatch(word) for words in tagged for word in words)):
+        found = "numbers the words" if is_numbers else "has the tags"
+        raise ConfigError(f"{path}: the first column {found}. Write the words first.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +136,7 @@ def open_conll(given: str, flag: str) -> tables.Table:
     first = next(itertools.chain.from_iterable(map(_read_conll, paths)), None)
     if first is None:
         raise ConfigError(f"--{flag}={given} has no sentence.")
+    _check_words([first] * (len(first.words) > 1), paths[0])
     columns = ("tokens", *(["tags"] if first.tags else []))
     return ConllTable(given, flag, tuple(tables.Part(path, "conll") for path in paths), columns, True)
 
@@ -143,6 +151,8 @@ def _read_conll(path: str, with_tags: bool = False) -> Iterator[Sentence]:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 raise ConfigError(f"{path}:{number}: not UTF-8 text (byte {error.start + 1}).") from None
+            if _COMMENT.match(text):
+                continue
             fields = text.split("\t") if "\t" in text else text.split(" ")
             fields = [field.strip() for field in fields if field.strip()]
             if not fields or fields[0] == _DOCUMENT:
@@ -167,11 +177,8 @@ def _read_table(
     wanted = [name for name in (columns[0], columns[1] if with_tags else None) if name]
     table = tables.open_table(path, flag, wanted)
     words = columns[0] or _column(table, (*_TOKEN_KEYS, *_TEXT_KEYS), "--text_columns")
-    of_spans = words in _TEXT_KEYS
-    tag_keys = [key for key in (_SPAN_KEYS if of_spans else _TAG_KEYS) if key != words]
-    tags = columns[1] if columns[1] in table.columns else None
-    if tags is None and (with_tags or not set(tag_keys).isdisjoint(table.columns)):
-        tags = _column(table, tag_keys, "--label_column")
+    tag_keys = [key for key in (_SPAN_KEYS if words in _TEXT_KEYS else _TAG_KEYS) if key != words]
+    tags = (columns[1] or _column(table, tag_keys, "--label_column", only=True)) if with_tags else None
     judged = [ANSWER] if with_tags and ANSWER in table.columns else []
     for batch in table.batches([words, *([tags] if tags else []), *judged]):
         for row, value in enumerate(batch.columns[words]):
@@ -185,30 +192,31 @@ def _read_table(
             if with_tags and labels is None:  # a missing column does not mean that the text has no entity
                 raise ConfigError(f"{place}: it has no {tags}. Give each row its own, [] if it has none.")
             if isinstance(value, str):
-                yield with_spans(value, _spans_of(labels, value, place), place, labels is not None)
+                yield with_spans(value, _spans_of(labels, value, place), place, with_tags)
             else:
-                yield _of_tokens(value, labels, place, with_tags)
+                yield _of_tokens(value, labels, place)
 
 
-def _column(table: tables.Table, names: Sequence[str], flag: str) -> str:
-    """Returns the first of some names that is a column of the table."""
+def _column(table: tables.Table, names: Sequence[str], flag: str, only: bool = False) -> str:
+    """Returns the first of some names that is a column of the table. Raises ConfigError if there is none, or,
+    with `only`, several."""
     found = [name for name in names if name in table.columns]
     if not found:
         raise ConfigError(
             f"{table.given} has none of the columns {', '.join(names)}, but {shortened(list(table.columns))}."
             f" Name it with {flag}."
         )
+    if only and len(found) > 1:
+        raise ConfigError(f"{table.given} has the columns {' and '.join(found)}. Name one with {flag}.")
     return found[0]
 
 
-def _of_tokens(value: Any, labels: Any, place: str, with_tags: bool) -> Sentence:
+def _of_tokens(value: Any, labels: Any, place: str) -> Sentence:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise ConfigError(f"{place}: the words are {str(value)[:60]!r}, expected a list of texts.")
     tags = None
     if labels is not None:
         tags = [as_text(label) or "" for label in labels] if isinstance(labels, list) else [""]
-    if tags and not (with_tags or all(tags)):  # tags of a test set may be hidden
-        tags = None
     if tags is not None and (len(tags) != len(value) or not all(tags)):
         found = f"{len(value)} words with the tags {str(labels)[:60]!r}"
         raise ConfigError(f"{place}: {found}, expected a list with one for each word, O outside of entities.")
@@ -309,7 +317,7 @@ def find_scheme(sentences: Sequence[Sentence], source: str) -> str:
     tags = dict.fromkeys(tag for sentence in sentences for tag in sentence.tags or ())
     prefixes = {_parts(tag)[0] for tag in tags if _parts(tag)[1]}
     odd = [tag for tag in tags if not _parts(tag)[1] and tag != OUTSIDE]
-    other = list(filter(_OTHER_FORM.match, odd)) if OUTSIDE in tags else []
+    other = list(filter(_OTHER_FORM.match, odd)) if {OUTSIDE, "o"} & tags.keys() else []
     if odd and not (prefixes or other):
         return WORDS
     if odd:
@@ -318,17 +326,25 @@ def find_scheme(sentences: Sequence[Sentence], source: str) -> str:
             " tags but O with one of them before the type; L- of BILOU is E-, and U- is S-."
         )
     schemes = (IOBES,) if prefixes & {"E", "S"} else (IOB2, IOB1)
-    found = {one: [breach(sentence.tags or [], one) for sentence in sentences] for one in schemes}
-    scheme = min(schemes, key=lambda one: sum(map(bool, found[one])))  # the one with the fewest breaches
-    wrong = [(number, problem) for number, problem in enumerate(found[scheme], 1) if problem]
-    if wrong:
-        number, problem = wrong[0]
-        more = f" (and {len(wrong) - 1:,} more)" * (len(wrong) > 1)
-        raise ConfigError(
-            f"{source}, sentence {number}{more}: {problem}, which {scheme} does not have. Allowed: IOB1, IOB2"
-            " or IOBES throughout."
-        )
+    found = {one: breaches(sentences, one) for one in schemes}
+    scheme = min(schemes, key=lambda one: found[one][0])  # the one with the fewest breaches
+    if problem := found[scheme][1]:
+        raise ConfigError(f"{source}, {problem}. Allowed: IOB1, IOB2 or IOBES throughout.")
     return scheme
+
+
+def breaches(sentences: Sequence[Sentence], scheme: str) -> tuple[int, str]:
+    """Returns the number of sentences that break a scheme, and a description of the first one."""
+    wrong = [
+        (number, problem)
+        for number, sentence in enumerate(sentences, 1)
+        if (problem := breach(sentence.tags or [], scheme))
+    ]
+    if not wrong:
+        return 0, ""
+    number, problem = wrong[0]
+    more = f" (and {len(wrong) - 1:,} more)" * (len(wrong) > 1)
+    return len(wrong), f"sentence {number}{more}: {problem}, which {scheme} does not have"
 
 
 def scheme_of(tags: Sequence[str], sentences: Sequence[Sentence] = ()) -> str:
@@ -340,7 +356,7 @@ def scheme_of(tags: Sequence[str], sentences: Sequence[Sentence] = ()) -> str:
         return IOBES
     if "B" not in prefixes:
         return IOB1
-    breaks_1, breaks_2 = (any(breach(each.tags or [], one) for each in sentences) for one in (IOB1, IOB2))
+    breaks_1, breaks_2 = (breaches(sentences, one)[0] for one in (IOB1, IOB2))
     return IOB1 if breaks_2 and not breaks_1 else IOB2
 
 

@@ -132,8 +132,10 @@ def read_texts(
       deciding: number of first texts of a row that determine its id. None: all.
 
     Raises:
-      ConfigError: if fewer than half of the rows, or none, are usable.
+      ConfigError: if fewer than half of the rows, or none, are usable, or a text is the label.
     """
+    if reader and label_column in text_columns:
+        raise ConfigError(f"--label_column={label_column} is one of --text_columns: the text has the answer.")
     group = len(text_columns) if apart else max(len(text_columns) - 1, 1)
     parts: tuple[list[np.ndarray], ...] = ([], [], [], [], [], [], [])
     problems: dict[int, str] = {}

@@ -293,7 +293,8 @@ def _cleaner() -> Callable[[str, str, str], str]:
 #   - a MediaWiki dump;
 #   - Parquet, detected by its first bytes (`official.data.text.parquet_files`);
 #   - WikiText: ` = Title = ` begins a document, ` = = Section = = ` and deeper headings are left out;
-#   - otherwise plain text: one sentence or one paragraph per line, blank lines between documents.
+#   - otherwise plain text: one sentence or one paragraph per line, blank lines between documents, or lines
+#     `<|endoftext|>`, as in TinyStories, whose blank lines are between paragraphs.
 
 
 _BLOCK_START, _BLOCK_END = "<doc ", "</doc>"
@@ -301,6 +302,7 @@ _BLOCK_START, _BLOCK_END = "<doc ", "</doc>"
 _TITLE = re.compile(r'\btitle="(.*?)"(?:\s+\w+="[^"]*")*\s*>$')
 _JSON_START = re.compile(r'\{\s*("|$)')
 _DUMP_START = "<mediawiki"
+_END_OF_TEXT = "<|endoftext|>"
 _HEADING = re.compile(r"((?:= )+)[^= ].*?((?: =)+)")
 
 
@@ -350,7 +352,7 @@ def find_format(path: str, head: bytes, text_field: str) -> Format:
       text_field: name of the field with the text, in JSON and Parquet.
 
     Raises:
-      ConfigError: if no JSON line has that field.
+      ConfigError: if no JSON line has that field, or for XML of other programs.
     """
     lines = _head_lines(head)
     first = next(lines, "")
@@ -372,6 +374,9 @@ def find_format(path: str, head: bytes, text_field: str) -> Format:
             lambda line: line.rstrip("\r\n"),  # leading white space is markup
             needs_whole_lines=True,
         )
+    if first.startswith("<?xml"):
+        problem = "is XML, whose mark-up is not text. Extract its text"
+        raise ConfigError(f"{path} {problem}, or leave it out of --input_files.")
     if first.startswith(_BLOCK_START):
         pairs = itertools.pairwise([first, *lines])  # the second line of a block is a title
         is_bare = any(
@@ -394,10 +399,12 @@ def find_format(path: str, head: bytes, text_field: str) -> Format:
     if _heading_level(first):
         return Format(_wikitext_items, lambda line: _heading_level(line) == 1)
     text = head.decode("utf-8", "ignore")
+    if _END_OF_TEXT in map(strip, text.split("\n")):
+        return Format(_plain_items, lambda line: line == _END_OF_TEXT, may_hold_sentences=True)
     if wrote_text(text, len(head) < text_files.HEAD_BYTES) and not is_unescaped(text):
         unescaped = _unescaped(_plain_items)
         return Format(unescaped, lambda line: not line, may_hold_sentences=True, plain=without_escapes)
-    return Format(_plain_items, lambda line: not line, may_hold_sentences=True)
+    return Format(_plain_items, lambda line: line in ("", _END_OF_TEXT), may_hold_sentences=True)
 
 
 def _unescaped(items_of: Callable[..., Items]) -> Callable[..., Items]:

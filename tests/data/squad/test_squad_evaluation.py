@@ -215,6 +215,7 @@ def test_bad_files_are_an_error(write, run_program):
     for predictions, na_probs, message in (
         ([], None, "p.json: expected an object from question ids to texts, got a list"),
         ({"a": None}, None, "p.json: question a has null"),
+        ('{"a": "x", "a": "y"}', None, "p.json: not a JSON file .the key 'a' occurs twice"),
         ({"a": "x"}, {"a": True}, "na.json: question a has true or false. Expected an object"),
     ):
         flags = [] if na_probs is None else ["--na_prob_file=" + write("na.json", na_probs)]

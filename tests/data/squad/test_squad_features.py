@@ -101,6 +101,10 @@ def test_impossible_questions_need_version_2(read):
     data = read(value, version_2_with_negative=True)
     assert [question.is_impossible for question in data.questions] == [False, True]
     assert not data.skipped_questions
+    answers = [{"text": "cat", "answer_start": 4}]  # which the official scorer counts
+    value = document(("The cat sat.", ("Who?", "cat", 4), {**impossible, "answers": answers}))
+    data = read(value, version_2_with_negative=True)
+    assert data.skipped_questions == {"q1": "marked impossible, with answers"}
 
 
 def test_rows_say_their_ids_and_which_are_impossible(read):
@@ -130,7 +134,8 @@ def test_rows_say_their_ids_and_which_are_impossible(read):
     assert questions(*late, {"answers": cat, "is_impossible": True})[-1].is_impossible
     bad = [({"answers": {"text": ["cat", "sat"], "answer_start": [4]}}, "2 text and 1 answer_start")]
     bad += [
-        ({"answers": value}, "expected texts, or text and answer_start") for value in (float("nan"), True, 5)
+        ({"answers": value}, "expected texts, or text and answer_start")
+        for value in (float("nan"), True, 5, str(cat), "['cat']")
     ]
     bad += [({"answers": cat, "is_impossible": 1}, "is_impossible")]
     assert_refused(questions, bad)

@@ -105,8 +105,14 @@ def test_columns_by_number(tmp_path):
     path = write(tmp_path / "a.csv", delimited(ROWS, ","))
     table = tables.open_table(path, "train_file", ("1", "2"))
     assert values(table, ("1", "2")) == ROWS and not table.has_header
-    with pytest.raises(ConfigError, match="counted from 1, and no column 3"):
-        tables.open_table(path, "train_file", ("1", "3"))
+    pandas = write(tmp_path / "b.csv", "0,1,2\nx,a,b\n")
+    lines = write(tmp_path / "c.jsonl", '{"1": "a", "2": "b"}\n')
+    cases = (
+        (path, ("1", "3"), "counted from 1, and no column 3"),
+        (pandas, ("1", "2"), "b.csv begins with a header of the numbers 0 to 2"),
+        (f"{path},{lines}", ("1", "2"), "with and without names of columns, not numbers"),
+    )
+    assert_refused(lambda given, wanted: tables.open_table(given, "train_file", wanted), cases)
 
 
 def test_a_missing_column_shows_the_first_rows(tmp_path):
@@ -157,6 +163,8 @@ def test_what_is_no_table_is_refused_by_name(tmp_path):
         ("a.csv", b'text,label\n"a, b",1\n"so "it" is",0\nx,1\ny,0\n', "line 3: .*quotation mark"),
         ("a.csv", b'text,label\n"a, \\"b\\"",1\nx,1\ny,0\nz,0\n', "line 2: .*quotation mark"),
         ("a.json", b'{\n "text": {\n "0": "a"\n}}\n', "no JSON .* object per line"),
+        ("a.jsonl", '{"text": "a", "label": 1, "label": 2}\n', "no JSON .the key 'label' occurs twice"),
+        ("a.json", '[{"text": "a", "label": 1, "label": 2}]', "the key .label. occurs twice"),
     )
     assert_refused(read, ((name, content, f"^(?!.*--input_files).*{told}") for name, content, told in bad))
 
@@ -174,6 +182,9 @@ def test_malformed_rows_are_problems_of_their_number(tmp_path):
     path = write(tmp_path / "a.csv", "text,label\n" + "fine,1\n" * 20 + "one,two,three\n\nfine,0\n")
     batches = list(tables.open_table(path, "train_file", ("text", "label")).batches())
     assert batches[0].problems == {20: "3 fields, expected 2"} and len(batches[0].columns["text"]) == 22
+    path = write(tmp_path / "a.csv", "text,label\nfine,1\n\ufefftext,label\nlabel,text\n")  # joined by cat
+    (batch,) = tables.open_table(f"{path},{path}", "train_file", ("text", "label")).batches()
+    assert batch.problems == {1: "repeats the header"} and len(batch.columns["text"]) == 3
     path = write(tmp_path / "a.jsonl", '{"text": "x"}\n[1]\n{"text": \n')
     (batch,) = tables.open_table(path, "train_file", ("text",)).batches()
     assert list(batch.problems) == [1, 2]
@@ -203,11 +214,13 @@ def test_saved_data_sets_name_their_labels(tmp_path):
     )
     with pytest.raises(ConfigError, match="data.arrow cannot be read: it is a Git LFS pointer"):
         tables.open_table(str(folder), "train_file", ("text", "label"))
-    for told, message in (
-        ([{"filename": "../data.arrow"}], "the file '../data.arrow' is not in its folder"),
-        (["data.arrow"], 'expected an object with "filename", got a text'),
+    for told, indices, message in (
+        ([{"filename": "../data.arrow"}], [], "the file '../data.arrow' is not in its folder"),
+        (["data.arrow"], None, 'expected an object with "filename", got a text'),
+        ([], [{"filename": "indices.arrow"}], "indices.arrow chooses the rows, and their order"),
     ):
-        (folder / "state.json").write_text(json.dumps({"_data_files": told}))
+        state = {"_data_files": told, "_indices_data_files": indices}
+        (folder / "state.json").write_text(json.dumps(state))
         with pytest.raises(ConfigError, match=message):
             tables.open_table(str(folder), "train_file")
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["saved"]}))

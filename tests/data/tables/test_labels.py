@@ -44,6 +44,8 @@ def test_several_labels_come_from_lists_and_separators():
     labels, marks, wrong = read(SEVERAL, ["a, b", "a", "b|c", "b, a"])
     assert labels.names == ("a", "b") and len(marks) == 3, "what is between labels is so in all rows"
     assert "has , and | between labels, or another row has" in wrong[2]
+    with pytest.raises(ConfigError, match="the label 'Smith, J' of a list has ,, which separates labels"):
+        read(SEVERAL, ["a, b", ["Smith, J"]])
     # As pandas writes lists into CSV; a text in brackets is a label.
     for text, names in (
         ("['a', 'b']", ["a", "b"]),
@@ -53,12 +55,18 @@ def test_several_labels_come_from_lists_and_separators():
         ("[UK] politics, b", ["[UK] politics", "b"]),
         ([0, 1], ["0", "1"]),
         ("a, a", ["a", "a"]),
+        ("()", []),
+        (["", "a"], ["a"]),
+        ("set()", []),
     ):
         assert labels_lib.as_texts(text) == names, text
     assert sorted(labels_lib.as_texts("{'a', 'b'}")) == ["a", "b"]
     for value, told in (
         *((text, "is not a list such as") for text in ("['a' 'b']", "['a', nan]", "['\\x']", '["a"')),
+        *((text, "is not a list such as") for text in ("{a,b}", "{a}", "{}", "(1, 2)")),
+        (["a", None], "is not a list of label names"),
         ([0, 1, 0], "a 0 or 1 for each label"),
+        ([1, 1], "a 0 or 1 for each label"),
         ("[1.0, 0.0, 0.0]", "a 0 or 1 for each label"),
         ("0,0,1", "a 0 or 1 for each label"),
         ({"a": 1, "b": 0}, "label names"),
@@ -86,6 +94,9 @@ def test_doubtful_labels_are_told(caplog):
         (["1.0", "2.5"], SEVERAL, ""),
         (["1.0", "2.5"], ONE, "--label_kind=number learns their size"),
         (["a", "NaN"], ONE, "'NaN' is learned like any other"),
+        (["-", "entailment"], ONE, "'-' is learned like any other"),  # of SNLI
+        (["-1", "0", "1", "2"], ONE, "'-1' is learned like any other"),
+        (["-1", "0", "1"], ONE, ""),
     ):
         caplog.clear()
         labels_lib.tell_doubtful(names, kind)
@@ -101,7 +112,7 @@ def test_numbers_and_choices():
         "label 'nan' is not a finite number",
         "label '[0.5]' is not a number",
     ]
-    assert wrong[6].endswith("0' is not a number")
+    assert wrong[6].endswith("0' is not a number") and read(NUMBER, ["1_0"])[-1] != [None]
     wrong = read(CHOICE, ["a", "\u00df"], choices=("a", "b", "c"))[2]  # whose capital is two letters
     assert wrong[0] is None and "is not one of the columns" in wrong[1]
     for values, places in (

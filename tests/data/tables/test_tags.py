@@ -40,7 +40,17 @@ def test_schemes_are_found_and_checked():
         ("NOUN VERB NOUN", tags.WORDS),
     ):
         assert tags.find_scheme([sentence(text)], "x") == scheme, text
-    for text in ("B-X E-X O I-Y", "B-X VERB", "S-X B-Y O", "X-B X-I O", "B_X I_X O", "U-X O", "B-X L-X O"):
+    for text in (
+        "b-x i-x O",
+        "b-x i-x o",
+        "B-X E-X O I-Y",
+        "B-X VERB",
+        "S-X B-Y O",
+        "X-B X-I O",
+        "B_X I_X O",
+        "U-X O",
+        "B-X L-X O",
+    ):
         with pytest.raises(ConfigError):
             tags.find_scheme([sentence(text)], "x")
     # A slip in a file of one scheme is named, not all that the other scheme does not have.
@@ -64,12 +74,15 @@ def test_conll_files_are_read(tmp_path):
     path.write_text("-DOCSTART- O\n\nAnna NNP B-PER\n. . O\n\t\nBerlin NNP B-LOC\n")
     first, second = tags.read_sentences(str(path), "train_file", True)
     assert (first.words, first.tags, second.words) == (["Anna", "."], ["B-PER", "O"], ["Berlin"])
+    path.write_text("# id 7 domain=a\nAnna _ _ B-PER\n\n# sent_id = 2\nis _ _ O\n")  # of MultiCoNER
+    assert [one.words for one in tags.read_sentences(str(path), "train_file", True)] == [["Anna"], ["is"]]
     path.write_text("Anna\n.\n\nBerlin\n")
     assert [one.tags for one in tags.read_sentences(str(path), "predict_file", False)] == [None, None]
     for text, message in (
         ("Anna\n.\n", "a word and its tag"),
         ("Anna B-PER\nBerlin\n", ":2: 1 columns"),
         ("1 Anna B-PER\n2 . O\n\n1 Berlin B-LOC\n", "the first column numbers the words"),
+        ("O\tis\nB-PER\tAnna\n\nO\t.\n", "the first column has the tags"),  # of MIT's corpora
         ("T1\tPER 0 4\tAnna\nT2\tLOC 9 15\tBerlin\n", "annotations of brat"),
     ):
         path.write_text(text)
@@ -119,6 +132,12 @@ def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
         path.write_text(json.dumps(row) + "\n")
         with pytest.raises(ConfigError, match=told):
             tags.read_sentences(str(path), "train_file", True)
+    both = {"tokens": ["Anna"], "tags": ["NOUN"], "ner_tags": ["B-PER"]}
+    empty.write_text(json.dumps(both) + "\n")
+    with pytest.raises(ConfigError, match="has the columns tags and ner_tags. Name one with --label_column"):
+        tags.read_sentences(str(empty), "train_file", True)
+    assert tags.read_sentences(str(empty), "predict_file", False)[0].words == ["Anna"]
+    assert tags.read_sentences(str(empty), "eval_file", True, (None, "tags"))[0].tags == ["NOUN"]
     spans.write_text(json.dumps({"text": "Annabel", "entities": [entity]}) + "\n")
     with pytest.raises(ConfigError, match="cuts a word"):
         tags.read_sentences(str(spans), "train_file", True)

@@ -121,6 +121,8 @@ def test_plain_text_has_a_sentence_per_line_and_blank_lines_between_documents(tm
     assert documents == [["One. Still one.", "Two."], ["Three."]]
     size = os.path.getsize(path) + 2
     assert counts == ReadCounts(files=2, bytes=size, text_bytes=size, documents=2, sentences=3)
+    path = write(tmp_path / "b.txt", "One.\n\nTwo.\n<|endoftext|>\nThree.\n\n<|endoftext|>\n")
+    assert read(path)[0] == [["One.", "Two."], ["Three."]]
 
 
 def test_wikiextractor_blocks_lose_their_title_and_are_split_into_sentences(tmp_path):
@@ -265,6 +267,8 @@ def test_damaged_compressed_files_are_errors(tmp_path):
 
 
 def test_files_that_cannot_be_read_are_errors(tmp_path):
+    with pytest.raises(ConfigError, match="a.xml is XML, whose mark-up is not text"):
+        read(write(tmp_path / "a.xml", '<?xml version="1.0"?>\n<TEI><p>One.</p></TEI>\n'))
     for path, message in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory")):
         with pytest.raises(ConfigError, match=f"{path} cannot be read: {message}"):
             read(str(path))
@@ -278,7 +282,7 @@ def test_files_that_cannot_be_read_are_errors(tmp_path):
 PIECES = ["Ein Satz. Noch ein Satz.", "Ä中🙂", "  ", "", "", "\u3000", "A\tb c d e f g h i j k l m n o p q"]
 PIECES += [b"\xff", b"bad \xe4 bytes", "\ufeffMark", "\x0b"]
 OPENERS = {
-    "plain": ["", "\t"],
+    "plain": ["", "\t", "<|endoftext|>"],
     "wikiextractor": ['<doc id="1" url="u" title="A">', '<doc id="2" title="Ä中">', "</doc>", "A"],
     "json": [
         '{"title": "A", "text": "A\\nMr. Smith came. He left.\\nAgain."}',
