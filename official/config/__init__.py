@@ -91,7 +91,8 @@ def build_config(layers: list[tuple[str, dict]]) -> Config:
                     content = with_model_type(read_json(path, name, any_number=True), path)
                     values["model"] = bert_config_from_dict(content, path)
     if values.get("task") in OWN_DATA:  # needs scores to select the best weights
-        values.setdefault("do_eval", not values.get("use_synthetic_data"))
+        random = values.get("use_synthetic_data") or values.get("synthetic_input")
+        values.setdefault("do_eval", not random)
     config = with_generated_data(Config(**values))
     if not of_run:  # not for a complete configuration, since its folder may have changed
         config = with_own_rate(with_init_folder(config, values), values)

@@ -146,6 +146,13 @@ def _check_fine_tuning_files(config: Config) -> None:
             "eval_share=0 holds out no rows for evaluation. Raise --eval_share, give --eval_file, or"
             " --do_eval=false."
         )
+    holds_out = config.do_eval and not config.eval_file
+    if config.do_train and config.eval_share not in (0, FIELDS["eval_share"].default) and not holds_out:
+        why = "--eval_file has the rows to evaluate on" if config.eval_file else "do_eval=false"
+        raise ConfigError(
+            f"eval_share={config.eval_share:g} holds out no rows: {why}. All rows of --train_file would be"
+            " trained on. Drop --eval_share, or the other flag."
+        )
     _check_glue_task(config)
 
 

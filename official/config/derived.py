@@ -481,7 +481,8 @@ def is_checkpoint(path: str) -> bool:
 def with_own_rate(config: Config, given: Collection[str]) -> Config:
     """Returns the configuration with the learning rate for own data, if unset, by the model's width: 5e-5 for
     BERT-base, more for narrower models."""
-    if config.task not in OWN_DATA or "learning_rate" in given or config.model is None:
+    sets_rate = "learning_rate" in given or read_by_step(config.lr_schedule, "lr_schedule")
+    if config.task not in OWN_DATA or sets_rate or config.model is None:
         return config
     rate = FIELDS["learning_rate"].default * 768 / config.model.hidden_size
     return replaced(config, learning_rate=float(f"{rate:.1g}"))
@@ -510,7 +511,7 @@ def _model_beside(folder: str) -> BertConfig | None:
 # Generated data
 
 
-_FILES = ("input_files", "eval_files", "train_file", "predict_file", "data_dir")
+_FILES = tuple(FIELDS["use_synthetic_data"].excludes)
 
 
 def with_generated_data(config: Config) -> Config:

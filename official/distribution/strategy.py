@@ -479,15 +479,16 @@ def with_choices_of_devices(config: Config, strategy: tf.distribute.Strategy) ->
     devices.
 
     On CPUs a shape takes at most a second to compile, on GPUs a minute and more. Packed rows have one length,
-    and with --unpad there is no padding to save by sorting. It is for tasks that do not sort their
-    batches."""
+    with --unpad there is no padding to save by sorting, and a loss over padding (--span_places=row) is the
+    same on every device. --unpad is for tasks that do not sort their batches."""
     one_size = not config.unpad and config.length_buckets != "always" and config.kernels != "plain"
     on_one_device = not BACKENDS[config.distribution_strategy].spread_replicas
     if config.enable_xla is None and native.on_gpus(strategy) and one_size and on_one_device:
         config = replaced(config, enable_xla=True)
     if config.length_buckets != "auto":
         return config
-    any_length = native.on_cpus(strategy) and not (config.enable_xla or config.pack or config.unpad)
+    whole_rows = config.pack or config.do_train and config.span_places == "row"
+    any_length = native.on_cpus(strategy) and not (config.enable_xla or whole_rows or config.unpad)
     if any_length and config.task in EMBED:  # whose batches are not sorted: see EmbedTask.train_dataset
         return replaced(config, length_buckets="never", unpad=True)
     return replaced(config, length_buckets="always" if any_length else "never")

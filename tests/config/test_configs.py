@@ -177,6 +177,14 @@ def test_a_truth_value_may_be_unset():
         assert config.do_lower_case is value, words
 
 
+def test_what_follows_for_own_data_is_not_taken_for_given():
+    task = "--task=classify --train_file=t.csv --vocab_file=none.txt --plan --use_synthetic_data=false"
+    config = flags.parse([*GOOD, *task.split(), '--lr_schedule={"0": 1e-4}'])  # no rate by the model's width
+    assert config.do_eval and config.learning_rate == config_lib.FIELDS["learning_rate"].default
+    config = flags.parse([*GOOD, *task.split(), "--synthetic_input", "--corpus_file="])
+    assert not config.do_eval and config.train_file is None
+
+
 # Settings of the sections below that change nothing about an evaluation's result, or to rounding only.
 # Whatever else there is, or comes, in these sections does.
 NOT_OF_EVALUATIONS = set(

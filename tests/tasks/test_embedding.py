@@ -60,7 +60,9 @@ def fixture_table(tmp_path, make):
         of_kind = {"pairs": {}, "triplets": dict(text_columns="query,positive,negative")}
         of_kind["scores"] = dict(label_column="score")
         path = write_lines(tmp_path / f"{kind}.jsonl", rows_of(kind))
-        defaults = dict(train_file=path, num_train_epochs=4, eval_share=0.3)
+        defaults = dict(train_file=path, num_train_epochs=4)
+        if settings.get("do_eval", True):
+            defaults["eval_share"] = 0.3
         return make("embed", **{**defaults, **of_kind[kind], **settings})
 
     return table

@@ -265,8 +265,10 @@ def test_rows_that_fill_up_a_batch_are_one_token(files):
 
 
 def test_batches_are_of_all_lengths_unless_others_are_asked_for(files):
-    for settings, expected in (({}, "never"), (dict(length_buckets="always"), "always")):
-        config = files("squad", unpad=True, **settings)
+    cases = [(dict(unpad=True), "never"), (dict(unpad=True, length_buckets="always"), "always")]
+    cases += [({}, "always"), (dict(span_places="row"), "never")]  # the loss includes padding
+    for settings, expected in cases:
+        config = files("squad", **settings)
         assert (
             with_choices_of_devices(config, tf.distribute.OneDeviceStrategy("/cpu:0")).length_buckets
             == expected

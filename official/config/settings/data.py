@@ -71,7 +71,15 @@ class Data:
         False,
         training=IDENTITY,
         excludes=dict.fromkeys(
-            ("input_files", "eval_files", "train_file", "predict_file", "data_dir"),
+            (
+                "input_files",
+                "eval_files",
+                "train_file",
+                "eval_file",
+                "predict_file",
+                "corpus_file",
+                "data_dir",
+            ),
             "random sequences replace those of files",
         ),
     )
@@ -223,7 +231,8 @@ class FineTuning:
       cache_dir: Folder in which squad's features and a --teacher's logits are kept between runs. Unset:
         features/ in --model_dir.
       length_buckets: Batch sequences of similar length, padded to the longest of the batch instead of
-        --max_seq_length. auto: only on CPUs, where nothing is compiled per shape, and only without --unpad.
+        --max_seq_length. auto: only on CPUs, where nothing is compiled per shape, and only without --unpad
+        and --span_places=row.
       predict_epochs: With --do_predict: predict this many times, and log throughput and latency of each time
         in the format of PopART's inference. Unset: once, without these lines.
       num_runs: Repeat the run with seeds --seed, --seed + 1, ... in folders run-1, run-2, ...; report mean
@@ -288,7 +297,9 @@ class FineTuning:
     max_query_length: int = setting(64, minimum=1, tasks=SQUAD)
     n_best_size: int = setting(20, minimum=1, tasks=SQUAD, training=None)
     max_answer_length: int = setting(30, minimum=1, tasks=SQUAD, training=None)
-    null_score_diff_threshold: float = setting(0.0, tasks=SQUAD, training=None)
+    null_score_diff_threshold: float = setting(
+        0.0, tasks=SQUAD, needs=("version_2_with_negative",), training=None
+    )
     score_by: str | None = setting(None, choices=("words", "characters"), tasks=SQUAD, training=None)
     span_places: str = setting("tokens", choices=("tokens", "row"), tasks=SQUAD, evaluation=False)
     data_dir: str | None = setting(None, tasks=GLUE, training=IDENTITY, files=True)

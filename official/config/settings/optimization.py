@@ -236,7 +236,9 @@ class Optimization:
     beta_1: float = setting(0.9, minimum=0, maximum=1, only_with=_WITH_MOMENTS)
     beta_2: float = setting(0.999, minimum=0, maximum=1, only_with=_WITH_MOMENTS)
     epsilon: float = setting(1e-06, minimum=0, only_with=_WITH_MOMENTS)
-    clip_norm: float = setting(1.0, minimum=0)
+    clip_norm: float = setting(
+        1.0, minimum=0, only_with=("clip_scope", ("micro_batch", "global", "replicas"))
+    )
     clip_scope: str = setting(None, choices=("micro_batch", "global", "replicas", "none"))
     loss_normalization: str = setting(None, choices=("global", "local", "local_sum"))
     scale_loss: bool = setting(False, only_with=("loss_normalization", ("local",)))
