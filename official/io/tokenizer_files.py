@@ -103,7 +103,8 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
     try:
         if kind is not None:
             tokenizer = _CLASSES[kind](tokenizer, special, config, source)
-        made = _finished(tokenizer, special, added, length, source)
+        model_folder.check_values(tokenizer["model"], f"{TOKENIZER}/library", source)
+        made = _finished(tokenizer, special, added, length, source, kind is not None)
     except ConfigError:
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -268,11 +269,15 @@ def _read_tokens(
         told = contents(said.get(f"{field}_token"))
         there = [word for word in candidates if word in known]
         words.append(told or next(iter(there), candidates[0]))
+    for name, word in (("bos", words[2]), ("eos", words[3])):  # what the classes of Unigram put around texts
+        if kind in _UNIGRAMS and (told := contents(said.get(f"{name}_token"))) not in (None, word):
+            wrong = f"{name}_token={str(told)[:40]!r} is not supported, only {word!r}"
+            raise ConfigError(f"{folder}: {wrong}, which {kind} must have around a text.")
     for name in _NAMES:
         value = said.get(f"{name}_token")
         if value is not None and contents(value) not in added:
             added[contents(value)] = _token({"special": True, **value} if isinstance(value, dict) else value)
-    more = said.get("additional_special_tokens") or said.get("extra_special_tokens") or ()
+    more = said.get("extra_special_tokens") or said.get("additional_special_tokens") or ()
     more = [*(more.values() if isinstance(more, dict) else more)]
     if not any(isinstance(said.get(f"{name}_special_tokens"), list) for name in ("additional", "extra")):
         more += tokenizer["model"].get("added") or ()
@@ -404,7 +409,8 @@ _CLASSES: dict[str, Callable[..., dict]] = {
         _unigram, first=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), dropped=1
     ),
 }
-_WITH_ROBERTAS_TOKENS = ("RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer")
+_UNIGRAMS = ("XLMRobertaTokenizer", "CamembertTokenizer")
+_WITH_ROBERTAS_TOKENS = ("RobertaTokenizer", *_UNIGRAMS)
 _CLASS_OF_MODEL = {
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
@@ -530,7 +536,12 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
 
 
 def _finished(
-    tokenizer: dict, special: Special, added: dict[str, dict], max_length: int | None, source: str
+    tokenizer: dict,
+    special: Special,
+    added: dict[str, dict],
+    max_length: int | None,
+    source: str,
+    is_built: bool,
 ) -> TokenizerFile:
     """Returns the tokenizer with its added tokens. How it joins two texts is found by encoding a pair."""
     import tokenizers  # late: few commands read such a folder
@@ -559,28 +570,26 @@ def _finished(
     words = [f"<no word {number}>" for number in range(last + 1)]
     for word, number in ids.items():
         words[number] = word
-    separators, has_segments = _template_of(made, special, source)
+    separators, has_segments = _template_of(made, special, source, is_built)
     return TokenizerFile(made.to_str(), tuple(words), special, separators, has_segments, max_length)
 
 
-def _template_of(made: Any, special: Special, source: str) -> tuple[int, bool]:
-    """Returns how many separators stand between two texts, and whether the second has segment id 1. Raises
+def _template_of(made: Any, special: Special, source: str, is_built: bool) -> tuple[int, bool]:
+    """Returns how many separators stand between two texts, and whether the second has segment id 1. The ids
+    of special tokens count in a file that no class has built: they may be those of another vocabulary. Raises
     ConfigError where texts are not joined as [CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
-    text = made.encode("a", add_special_tokens=False).tokens
-    single, pair = made.encode("a"), made.encode("a", "a")
+    cls, sep = special.cls, special.sep
+    begin, end = (cls, sep) if is_built else map(made.token_to_id, (cls, sep))
+    pair, single, plain = made.encode("a", "a"), made.encode("a"), made.encode("a", add_special_tokens=False)
+    pair_parts, single_parts, text = (each.tokens if is_built else each.ids for each in (pair, single, plain))
     for separators in (1, 2):
-        between = [special.sep] * separators
-        if single.tokens == [special.cls, *text, special.sep] and pair.tokens == [
-            *(special.cls, *text),
-            *between,
-            *(*text, special.sep),
-        ]:
-            second = set(pair.type_ids[1 + len(text) + separators :])
-            first = set(pair.type_ids[: 1 + len(text) + separators])
-            if first == {0} and second in ({0}, {1}):
-                return separators, second == {1}
-    shown = " ".join(pair.tokens)[:120]
+        first = [begin, *text, *[end] * separators]
+        if single_parts == [begin, *text, end] and pair_parts == [*first, *text, end]:
+            segments = set(pair.type_ids[: len(first)]), set(pair.type_ids[len(first) :])
+            if segments in (({0}, {0}), ({0}, {1})):
+                return separators, segments[1] == {1}
+    shown = f"{' '.join(pair.tokens)[:120]!r} with the ids {str(pair.ids)[:60]}"
     raise ConfigError(
-        f"{source}: its post_processor joins two texts as {shown!r}, expected {special.cls} A {special.sep} B"
-        f" {special.sep}, with one or two {special.sep} between them."
+        f"{source}: its post_processor joins two texts as {shown}, expected {cls} A {sep} B {sep}, with one"
+        f" or two {sep} between them, and the ids of the vocabulary."
     )

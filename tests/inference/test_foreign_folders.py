@@ -276,6 +276,8 @@ def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path):
             "names the base model .*other, but the folder has other weights",
         ),
         ({**matrices, **odd}, {}, "layer.7.output.dense.lora_A.weight match no weights of this folder"),
+        (matrices, {"r": 8}, "output.dense has the rank 2, adapter_config.json says 8"),
+        (matrices, {"rank_pattern": {"dense": 4}}, "has the rank 2, adapter_config.json says 4"),
     ):
         adapter(tmp_path / "m", tensors, **settings)
         with pytest.raises(ConfigError, match=message):
