@@ -472,18 +472,40 @@ class Adapter(NamedTuple):
           name ends in counts, whatever pattern says its rank.
 
         Raises:
-          ConfigError: if the settings say another rank than that of the matrices.
+          ConfigError: if the settings say another rank than that of the matrices, or leave the module out.
         """
-        if (told := self._told("rank_pattern", module, self.settings.get("r"))) not in (None, rank):
-            problem = f"{module} has the rank {rank}, {ADAPTER_CONFIG} says {str(told)[:40]}"
-            raise ConfigError(f"{self.path}: {problem}. Restore the files of one adapter.")
+        told, wrong = self._told("rank_pattern", module, self.settings.get("r")), None
+        if told not in (None, rank):
+            wrong = f"the rank {rank}, and {ADAPTER_CONFIG} says {str(told)[:40]}"
+        elif not self._is_target(module):
+            wrong = "matrices, and target_modules, exclude_modules or layers_to_transform leave it out"
+        if wrong:
+            raise ConfigError(f"{self.path}: {module} has {wrong}. Restore the files of one adapter.")
         alpha = self._told("alpha_pattern", module, self.settings.get("lora_alpha", 8))
         return alpha / (rank**0.5 if self.settings.get("use_rslora") else rank)
 
-    def _told(self, patterns: str, module: str, usual: Any) -> Any:
-        values = self.settings.get(patterns) or {}
-        found = (value for key, value in values.items() if re.match(_PATTERN.format(key), module))
-        return next(found, usual)
+    def _is_target(self, module: str) -> bool:
+        """Tells whether peft uses the matrices of a module. Source: its `check_target_module_exists`."""
+        targets, layers = self.settings.get("target_modules"), self.settings.get("layers_to_transform")
+        if targets and not _are_of(targets, module) or _are_of(self.settings.get("exclude_modules"), module):
+            return False
+        number, layers = re.search(r"\.(\d+)\.", module), [layers] if isinstance(layers, int) else layers
+        return not layers or number is not None and int(number[1]) in layers
+
+    def _told(self, key: str, module: str, usual: Any) -> Any:
+        """Returns the value of the first of several patterns that a module's name ends in."""
+        values = (self.settings.get(key) or {}).items()
+        return next((value for each, value in values if re.match(_PATTERN.format(each), module)), usual)
+
+
+def _are_of(told: Any, module: str) -> bool:
+    """Tells whether a pattern, or one of several ends, is of a module's name."""
+    try:
+        if isinstance(told, str):
+            return told == "all-linear" or re.fullmatch(told, module) is not None
+        return any(f".{module}".endswith(f".{end}") for end in told or ())
+    except (TypeError, re.error, OverflowError, RecursionError):
+        return False
 
 
 def adapter_of(location: str) -> Adapter | None:
@@ -512,6 +534,7 @@ def adapter_of(location: str) -> Adapter | None:
         )
     check_keys(settings, ADAPTER_CONFIG, path)
     expect(settings, "lora_alpha", float, path, 8)
+    expect(settings, "layers_to_transform", (list, int, type(None)), path, None)
     tables = {key: expect(settings, key, (dict, type(None)), path, None) or {} for key in _PATTERNS}
     for key, module in ((name, module) for name, table in tables.items() for module in table):
         expect(tables[key], module, float, f"{path}: {key}")

@@ -543,7 +543,8 @@ def _finished(
     source: str,
     is_built: bool,
 ) -> TokenizerFile:
-    """Returns the tokenizer with its added tokens. How it joins two texts is found by encoding a pair."""
+    """Returns the tokenizer with its added tokens. How it joins two texts is found by encoding a pair.
+    `is_built` tells whether a class has built its parts."""
     import tokenizers  # late: few commands read such a folder
 
     there = [{"id": token["id"], **_token(token)} for token in tokenizer.get("added_tokens") or ()]
@@ -567,29 +568,40 @@ def _finished(
         raise ConfigError(f"{source}: the special tokens {shortened(missing)} are not in the vocabulary.")
     if (last := max(ids.values())) >= _MAX_WORDS:
         raise ConfigError(f"{source}: the id {last:,} is out of range. Allowed: less than {_MAX_WORDS:,}.")
+    first, *_, end = made.encode("a", "a").ids
+    if is_built and [first, end] != [ids[special.cls], ids[special.sep]]:  # such as tokens that were added
+        whole = json.loads(made.to_str())
+        _set_ids(whole["post_processor"], ids)
+        made = tokenizers.Tokenizer.from_str(json.dumps(whole))
     words = [f"<no word {number}>" for number in range(last + 1)]
     for word, number in ids.items():
         words[number] = word
-    separators, has_segments = _template_of(made, special, source, is_built)
+    separators, has_segments = _template_of(made, special, source)
     return TokenizerFile(made.to_str(), tuple(words), special, separators, has_segments, max_length)
 
 
-def _template_of(made: Any, special: Special, source: str, is_built: bool) -> tuple[int, bool]:
-    """Returns how many separators stand between two texts, and whether the second has segment id 1. The ids
-    of special tokens count in a file that no class has built: they may be those of another vocabulary. Raises
-    ConfigError where texts are not joined as [CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
-    cls, sep = special.cls, special.sep
-    begin, end = (cls, sep) if is_built else map(made.token_to_id, (cls, sep))
-    pair, single, plain = made.encode("a", "a"), made.encode("a"), made.encode("a", add_special_tokens=False)
-    pair_parts, single_parts, text = (each.tokens if is_built else each.ids for each in (pair, single, plain))
+def _set_ids(processor: dict, ids: Mapping[str, int]) -> None:
+    """Sets the ids of the special tokens in a post_processor that a class has built."""
+    for name, token in processor.get("special_tokens", {}).items():
+        token["ids"] = [ids[name]]
+    for part in (processor[key] for key in ("cls", "sep") if key in processor):
+        part[1] = ids[part[0]]
+
+
+def _template_of(made: Any, special: Special, source: str) -> tuple[int, bool]:
+    """Returns how many separators stand between two texts, and whether the second has segment id 1. Raises
+    ConfigError where texts are not joined as [CLS] A [SEP] and [CLS] A [SEP] B [SEP], by their ids."""
+    cls, sep = map(made.token_to_id, (special.cls, special.sep))
+    text = made.encode("a", add_special_tokens=False).ids
+    single, pair = made.encode("a"), made.encode("a", "a")
     for separators in (1, 2):
-        first = [begin, *text, *[end] * separators]
-        if single_parts == [begin, *text, end] and pair_parts == [*first, *text, end]:
+        first = [cls, *text, *[sep] * separators]
+        if single.ids == [cls, *text, sep] and pair.ids == [*first, *text, sep]:
             segments = set(pair.type_ids[: len(first)]), set(pair.type_ids[len(first) :])
             if segments in (({0}, {0}), ({0}, {1})):
                 return separators, segments[1] == {1}
     shown = f"{' '.join(pair.tokens)[:120]!r} with the ids {str(pair.ids)[:60]}"
     raise ConfigError(
-        f"{source}: its post_processor joins two texts as {shown}, expected {cls} A {sep} B {sep}, with one"
-        f" or two {sep} between them, and the ids of the vocabulary."
+        f"{source}: its post_processor joins two texts as {shown}, expected {special.cls} A {special.sep} B"
+        f" {special.sep}, with one or two {special.sep} between them, and the ids of the vocabulary."
     )

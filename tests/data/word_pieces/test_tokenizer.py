@@ -267,7 +267,9 @@ def test_what_is_kept_reads_as_the_same(tmp_path, roberta, pieces):
     decoder = {"9": {"content": "COVID-19", "normalized": True}}
     settings = {"tokenizer_class": "BertTokenizer", "added_tokens_decoder": decoder}
     added = write(tmp_path / "added", **{"vocab.txt": "\n".join(words).encode()}, settings=settings)
-    for folder in (roberta, spm, added):
+    settings = {"tokenizer_class": "BertTokenizer", "cls_token": "[BOS]"}  # which the vocabulary lacks
+    begun = write(tmp_path / "begun", **{"vocab.txt": "\n".join(words).encode()}, settings=settings)
+    for folder in (roberta, spm, added, begun):
         file = vocabulary_files.read(folder)
         assert file.tokenizer is not None
         kept = tmp_path / "kept" / file.tokenizer.special.cls.strip("<>[]/") / str(len(file.words))
