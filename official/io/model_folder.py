@@ -272,8 +272,8 @@ def gives_segments(config: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
     Source: transformers 5, `model_input_names` of tokenization_utils_base.py and tokenization_distilbert.py.
     """
     names = config.get("model_input_names")
-    if isinstance(names, list):
-        return "token_type_ids" in names
+    if names is not None:
+        return isinstance(names, list) and "token_type_ids" in names
     kind = config.get("tokenizer_class") or model.get("tokenizer_class")
     return kind not in _WITHOUT_SEGMENTS or model.get("model_type") in (None, "distilbert")
 
@@ -315,7 +315,7 @@ def tokenizer_words(tokenizer: dict, source: str) -> tuple[str, ...]:
         raise ConfigError(f"{source}: its model.vocab is not a mapping from words to ids. {_VOCAB_FILE}")
     added = tokenizer.get("added_tokens") or []
     try:
-        ids = {**{token["content"]: token["id"] for token in added}, **model["vocab"]}
+        ids = _ids_of(tokenizer)
         words = sorted(ids, key=ids.__getitem__)
         is_whole = [ids[word] for word in words] == list(range(len(words)))
     except (TypeError, KeyError):
@@ -372,7 +372,7 @@ def tokenizer_lower_case(
         wrong = (
             "normalizer or pre_tokenizer is not BERT's, which lower-cases and strips accents, or does neither"
         )
-    elif not _joins_as_bert(tokenizer.get("post_processor")):
+    elif not _joins_as_bert(tokenizer, is_whole):
         wrong = "post_processor is not BERT's, which makes [CLS] A [SEP] B [SEP] with segments 0 and 1"
     if wrong:
         raise ConfigError(f"{source}: its {wrong}. {_VOCAB_FILE}")
@@ -393,33 +393,38 @@ def steps(part: object) -> Iterable[dict]:
             yield from steps(step)
 
 
-def _joins_as_bert(processor: Any) -> bool:
-    """Tells whether a post_processor sets BERT's special tokens and segments, or is None."""
+def _joins_as_bert(tokenizer: dict, is_whole: bool) -> bool:
+    """Tells whether the post_processor of a tokenizer.json sets BERT's special tokens and segments, or is
+    missing. Its ids count only if the file is complete: a class that rebuilds it takes those of the words."""
+    processor, single = tokenizer.get("post_processor"), [("[CLS]", 0), ("A", 0), ("[SEP]", 0)]
     if processor is None:
         return True
-    kind = processor.get("type") if isinstance(processor, dict) else None
-    single = [("[CLS]", 0), ("A", 0), ("[SEP]", 0)]
     wanted = {"single": single, "pair": [*single, ("B", 1), ("[SEP]", 1)]}
     try:
-        if kind == "BertProcessing":
-            return [processor[key][0] for key in ("cls", "sep")] == ["[CLS]", "[SEP]"]
-        return kind == "TemplateProcessing" and all(
-            [(part["id"], part["type_id"]) for piece in processor[key] for part in piece.values()] == parts
-            for key, parts in wanted.items()
-        )
-    except (AttributeError, IndexError, KeyError, TypeError):  # values of other types
+        if processor["type"] == "BertProcessing":
+            ids = {name: [number] for name, number in (processor["cls"], processor["sep"])}
+            is_same = [*ids] == ["[CLS]", "[SEP]"]
+        else:
+            ids = {name: token["ids"] for name, token in processor["special_tokens"].items()}
+            found = {
+                key: [(part["id"], part["type_id"]) for piece in processor[key] for part in piece.values()]
+                for key in wanted
+            }
+            is_same = processor["type"] == "TemplateProcessing" and found == wanted
+        words = _ids_of(tokenizer) if is_whole else {}
+        return is_same and all(ids[name] == [words[name]] for name in ("[CLS]", "[SEP]") if words)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # values of other types
         return False
+
+
+def _ids_of(tokenizer: dict) -> dict[str, int]:
+    """Returns {word: id} of a tokenizer.json. Raises TypeError or KeyError for another form."""
+    added = {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or ()}
+    return {**added, **tokenizer["model"]["vocab"]}
 
 
 # ------------------------------------------------------------------------------------------------------------
 # CrossEncoders of sentence-transformers; `sentence_folder` reads its other models
-
-
-# Keys of sentence_bert_config.json that are arguments of transformers' classes.
-_ARGUMENTS = (
-    *("processing_kwargs", "processor_kwargs", "tokenizer_args", "tokenizer_name_or_path"),
-    *("config_args", "config_kwargs"),
-)
 
 
 def cross_encoder_activation(location: str) -> str | None:
@@ -437,8 +442,7 @@ def cross_encoder_activation(location: str) -> str | None:
             " supported, only null: prompts are not prepended here."
         )
     settings = read_where_there(folder, SENTENCE_SETTINGS[0], False)
-    arguments = {key: settings[key] for key in _ARGUMENTS if key in settings}
-    check_values(arguments, SENTENCE_SETTINGS[0], os.path.join(folder, SENTENCE_SETTINGS[0]))
+    check_values(settings, f"{SENTENCE_SETTINGS[0]}/scores", os.path.join(folder, SENTENCE_SETTINGS[0]))
     return values.get("activation_fn")
 
 
@@ -447,6 +451,7 @@ def cross_encoder_activation(location: str) -> str | None:
 
 
 _PATTERN = r"(.*\.)?({})$"  # around a pattern of names of modules
+_PATTERNS = ("alpha_pattern", "rank_pattern")
 
 
 class Adapter(NamedTuple):
@@ -465,11 +470,42 @@ class Adapter(NamedTuple):
 
         Source: peft, `LoraModel` and `get_pattern_key`: the first of the patterns of alpha that the module's
           name ends in counts, whatever pattern says its rank.
+
+        Raises:
+          ConfigError: if the settings say another rank than that of the matrices, or leave the module out.
         """
-        alphas = self.settings.get("alpha_pattern") or {}
-        key = next((each for each in alphas if re.match(_PATTERN.format(each), module)), module)
-        alpha = alphas.get(key, self.settings.get("lora_alpha", 8))
+        told, wrong = self._told("rank_pattern", module, self.settings.get("r")), None
+        if told not in (None, rank):
+            wrong = f"the rank {rank}, and {ADAPTER_CONFIG} says {str(told)[:40]}"
+        elif not self._is_target(module):
+            wrong = "matrices, and target_modules, exclude_modules or layers_to_transform leave it out"
+        if wrong:
+            raise ConfigError(f"{self.path}: {module} has {wrong}. Restore the files of one adapter.")
+        alpha = self._told("alpha_pattern", module, self.settings.get("lora_alpha", 8))
         return alpha / (rank**0.5 if self.settings.get("use_rslora") else rank)
+
+    def _is_target(self, module: str) -> bool:
+        """Tells whether peft uses the matrices of a module. Source: its `check_target_module_exists`."""
+        targets, layers = self.settings.get("target_modules"), self.settings.get("layers_to_transform")
+        if targets and not _are_of(targets, module) or _are_of(self.settings.get("exclude_modules"), module):
+            return False
+        number, layers = re.search(r"\.(\d+)\.", module), [layers] if isinstance(layers, int) else layers
+        return not layers or number is not None and int(number[1]) in layers
+
+    def _told(self, key: str, module: str, usual: Any) -> Any:
+        """Returns the value of the first of several patterns that a module's name ends in."""
+        values = (self.settings.get(key) or {}).items()
+        return next((value for each, value in values if re.match(_PATTERN.format(each), module)), usual)
+
+
+def _are_of(told: Any, module: str) -> bool:
+    """Tells whether a pattern, or one of several ends, is of a module's name."""
+    try:
+        if isinstance(told, str):
+            return told == "all-linear" or re.fullmatch(told, module) is not None
+        return any(f".{module}".endswith(f".{end}") for end in told or ())
+    except (TypeError, re.error, OverflowError, RecursionError):
+        return False
 
 
 def adapter_of(location: str) -> Adapter | None:
@@ -498,13 +534,15 @@ def adapter_of(location: str) -> Adapter | None:
         )
     check_keys(settings, ADAPTER_CONFIG, path)
     expect(settings, "lora_alpha", float, path, 8)
-    for module, alpha in (expect(settings, "alpha_pattern", (dict, type(None)), path, None) or {}).items():
-        expect({module: alpha}, module, float, f"{path}: alpha_pattern")
+    expect(settings, "layers_to_transform", (list, int, type(None)), path, None)
+    tables = {key: expect(settings, key, (dict, type(None)), path, None) or {} for key in _PATTERNS}
+    for key, module in ((name, module) for name, table in tables.items() for module in table):
+        expect(tables[key], module, float, f"{path}: {key}")
         try:
             re.compile(_PATTERN.format(module))
         except (re.error, OverflowError, RecursionError) as error:
             told = f"{module[:60]!r} is no pattern of names of modules ({error})"
-            raise ConfigError(f"{path}: alpha_pattern: {told}. Correct it.") from None
+            raise ConfigError(f"{path}: {key}: {told}. Correct it.") from None
     if not os.path.exists(weights):
         raise ConfigError(f"{path}: {ADAPTER_WEIGHTS} is missing in its folder.")
     return Adapter(weights, settings)

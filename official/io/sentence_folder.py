@@ -181,7 +181,11 @@ def _modules(folder: str) -> list[tuple[str, str]]:
     modules.json. Raises ConfigError for a folder outside of the model's: a downloaded model could name any
     folder of this machine."""
     source, found = os.path.join(folder, MODULES), []
-    for module in read(source, kind=list):
+    modules = read(source, kind=list)
+    names = [str(expect(module, "name", (str, type(None)), source, None)) for module in modules]
+    if len(set(names)) < len(names):  # of which the last takes the place of the first
+        raise ConfigError(f"{source}: modules have the same name: {', '.join(names)[:80]}. Rename one.")
+    for module in modules:
         path, told = expect(module, "path", str, source, ""), str(module.get("type"))
         inside = os.path.normpath(path)
         if os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir:
@@ -265,6 +269,9 @@ def _transformer_settings(folder: str) -> tuple[int | None, bool]:
     """Returns the maximum length of the Transformer, None if unset, and whether it lower-cases texts."""
     path = next(filter(files.is_file, (os.path.join(folder, name) for name in SENTENCE_SETTINGS)), None)
     values = read(path, SENTENCE_SETTINGS[0]) if path else {}
+    for key in ("model_args", "model_kwargs"):
+        arguments = expect(values, key, (dict, type(None)), str(path), None) or {}
+        check_keys(arguments, f"{SENTENCE_SETTINGS[0]}/model_args", f"{path}: {key}")
     length = values.get("max_seq_length")
     if length is not None and (type(length) is not int or length < 3):
         raise ConfigError(

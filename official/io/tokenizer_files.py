@@ -103,7 +103,8 @@ def read(path: str, source: str, content: bytes) -> TokenizerFile:
     try:
         if kind is not None:
             tokenizer = _CLASSES[kind](tokenizer, special, config, source)
-        made = _finished(tokenizer, special, added, length, source)
+        model_folder.check_values(tokenizer["model"], f"{TOKENIZER}/library", source)
+        made = _finished(tokenizer, special, added, length, source, kind is not None)
     except ConfigError:
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -268,11 +269,15 @@ def _read_tokens(
         told = contents(said.get(f"{field}_token"))
         there = [word for word in candidates if word in known]
         words.append(told or next(iter(there), candidates[0]))
+    for name, word in (("bos", words[2]), ("eos", words[3])):  # what the classes of Unigram put around texts
+        if kind in _UNIGRAMS and (told := contents(said.get(f"{name}_token"))) not in (None, word):
+            wrong = f"{name}_token={str(told)[:40]!r} is not supported, only {word!r}"
+            raise ConfigError(f"{folder}: {wrong}, which {kind} must have around a text.")
     for name in _NAMES:
         value = said.get(f"{name}_token")
         if value is not None and contents(value) not in added:
             added[contents(value)] = _token({"special": True, **value} if isinstance(value, dict) else value)
-    more = said.get("additional_special_tokens") or said.get("extra_special_tokens") or ()
+    more = said.get("extra_special_tokens") or said.get("additional_special_tokens") or ()
     more = [*(more.values() if isinstance(more, dict) else more)]
     if not any(isinstance(said.get(f"{name}_special_tokens"), list) for name in ("additional", "extra")):
         more += tokenizer["model"].get("added") or ()
@@ -404,7 +409,8 @@ _CLASSES: dict[str, Callable[..., dict]] = {
         _unigram, first=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), dropped=1
     ),
 }
-_WITH_ROBERTAS_TOKENS = ("RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer")
+_UNIGRAMS = ("XLMRobertaTokenizer", "CamembertTokenizer")
+_WITH_ROBERTAS_TOKENS = ("RobertaTokenizer", *_UNIGRAMS)
 _CLASS_OF_MODEL = {
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
@@ -530,9 +536,15 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
 
 
 def _finished(
-    tokenizer: dict, special: Special, added: dict[str, dict], max_length: int | None, source: str
+    tokenizer: dict,
+    special: Special,
+    added: dict[str, dict],
+    max_length: int | None,
+    source: str,
+    is_built: bool,
 ) -> TokenizerFile:
-    """Returns the tokenizer with its added tokens. How it joins two texts is found by encoding a pair."""
+    """Returns the tokenizer with its added tokens. How it joins two texts is found by encoding a pair.
+    `is_built` tells whether a class has built its parts."""
     import tokenizers  # late: few commands read such a folder
 
     there = [{"id": token["id"], **_token(token)} for token in tokenizer.get("added_tokens") or ()]
@@ -556,6 +568,11 @@ def _finished(
         raise ConfigError(f"{source}: the special tokens {shortened(missing)} are not in the vocabulary.")
     if (last := max(ids.values())) >= _MAX_WORDS:
         raise ConfigError(f"{source}: the id {last:,} is out of range. Allowed: less than {_MAX_WORDS:,}.")
+    first, *_, end = made.encode("a", "a").ids
+    if is_built and [first, end] != [ids[special.cls], ids[special.sep]]:  # such as tokens that were added
+        whole = json.loads(made.to_str())
+        _set_ids(whole["post_processor"], ids)
+        made = tokenizers.Tokenizer.from_str(json.dumps(whole))
     words = [f"<no word {number}>" for number in range(last + 1)]
     for word, number in ids.items():
         words[number] = word
@@ -563,24 +580,28 @@ def _finished(
     return TokenizerFile(made.to_str(), tuple(words), special, separators, has_segments, max_length)
 
 
+def _set_ids(processor: dict, ids: Mapping[str, int]) -> None:
+    """Sets the ids of the special tokens in a post_processor that a class has built."""
+    for name, token in processor.get("special_tokens", {}).items():
+        token["ids"] = [ids[name]]
+    for part in (processor[key] for key in ("cls", "sep") if key in processor):
+        part[1] = ids[part[0]]
+
+
 def _template_of(made: Any, special: Special, source: str) -> tuple[int, bool]:
     """Returns how many separators stand between two texts, and whether the second has segment id 1. Raises
-    ConfigError where texts are not joined as [CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
-    text = made.encode("a", add_special_tokens=False).tokens
+    ConfigError where texts are not joined as [CLS] A [SEP] and [CLS] A [SEP] B [SEP], by their ids."""
+    cls, sep = map(made.token_to_id, (special.cls, special.sep))
+    text = made.encode("a", add_special_tokens=False).ids
     single, pair = made.encode("a"), made.encode("a", "a")
     for separators in (1, 2):
-        between = [special.sep] * separators
-        if single.tokens == [special.cls, *text, special.sep] and pair.tokens == [
-            *(special.cls, *text),
-            *between,
-            *(*text, special.sep),
-        ]:
-            second = set(pair.type_ids[1 + len(text) + separators :])
-            first = set(pair.type_ids[: 1 + len(text) + separators])
-            if first == {0} and second in ({0}, {1}):
-                return separators, second == {1}
-    shown = " ".join(pair.tokens)[:120]
+        first = [cls, *text, *[sep] * separators]
+        if single.ids == [cls, *text, sep] and pair.ids == [*first, *text, sep]:
+            segments = set(pair.type_ids[: len(first)]), set(pair.type_ids[len(first) :])
+            if segments in (({0}, {0}), ({0}, {1})):
+                return separators, segments[1] == {1}
+    shown = f"{' '.join(pair.tokens)[:120]!r} with the ids {str(pair.ids)[:60]}"
     raise ConfigError(
-        f"{source}: its post_processor joins two texts as {shown!r}, expected {special.cls} A {special.sep} B"
-        f" {special.sep}, with one or two {special.sep} between them."
+        f"{source}: its post_processor joins two texts as {shown}, expected {special.cls} A {special.sep} B"
+        f" {special.sep}, with one or two {special.sep} between them, and the ids of the vocabulary."
     )

@@ -176,11 +176,12 @@ def check_each(words: tuple[str, ...], source: str) -> None:
 
 
 def check_padding(words: Sequence[str], special: model_folder.Special, number: int, source: str) -> None:
-    """Raises ConfigError if the id that a model of transformers counts positions from is a normal word:
-    transformers gives that word the position of padding, and the words after it one less. `source` begins the
-    message."""
-    word = words[number] if 0 <= number < len(words) else special.pad
-    if word != special.pad and not _NOT_IN_TEXTS.fullmatch(word):
+    """Raises ConfigError if the id that a model of transformers counts positions from is a word in texts, or
+    another special token, such as </s>: transformers gives it the position of padding, and the words after it
+    one less. `source` begins the message."""
+    word = words[number] if 0 <= number < len(words) else None
+    is_padding = word == special.pad and special.count(word) == 1
+    if word is not None and not is_padding and not _NOT_IN_TEXTS.fullmatch(word):
         raise ConfigError(
             f"{source}: pad_token_id={number} is the word {word!r}, and padding is {special.pad!r}: positions"
             " that leave out a word of the text are not supported. Give the model's own vocabulary."

@@ -18,6 +18,7 @@ from official.checkpoint.initialize import initialize
 from official.config import build_config
 from official.config.model import bert_config_from_dict
 from official.inference import verification
+from official.io import model_folder, vocabulary_files
 from official.io.errors import ConfigError
 from official.models import from_pretrained
 from official.tasks import TASKS
@@ -286,6 +287,9 @@ def test_a_word_of_texts_that_has_the_id_of_padding_is_refused(tmp_path):
     for call in (lambda: inference.load(folder), lambda: convert(folder, "native", ours)):
         with pytest.raises(ConfigError, match=told):
             call()
+    special = model_folder.Special("</s>", sep="</s>")  # as tokenizer.pad_token = tokenizer.eos_token says
+    with pytest.raises(ConfigError, match="pad_token_id=1 is the word '</s>', and padding is '</s>'"):
+        vocabulary_files.check_padding(("<s>", "</s>"), special, 1, "vocab_file")
 
 
 def test_distilberts_epsilon_is_that_of_its_code(tmp_path):

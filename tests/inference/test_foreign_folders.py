@@ -249,7 +249,7 @@ def test_an_adapter_beside_the_weights_is_merged(tmp_path):
     ):
         base = weights()
         path = write(tmp_path / "with", base)
-        adapter(tmp_path / "with", {**pairs, **whole}, **settings)
+        adapter(tmp_path / "with", {**pairs, **whole}, **{"rank_pattern": {"dense": 4}, **settings})
         for name, scale in zip((value, dense), scales):
             product = pairs[f"{name}.lora_B.weight"] @ pairs[f"{name}.lora_A.weight"]
             base[f"{name}.weight"] = base[f"{name}.weight"] + np.float32(scale) * product
@@ -276,6 +276,12 @@ def test_an_adapter_that_cannot_be_merged_is_refused(tmp_path):
             "names the base model .*other, but the folder has other weights",
         ),
         ({**matrices, **odd}, {}, "layer.7.output.dense.lora_A.weight match no weights of this folder"),
+        (matrices, {"r": 8}, "output.dense has the rank 2, and adapter_config.json says 8"),
+        (matrices, {"rank_pattern": {"dense": 4}}, "has the rank 2, and adapter_config.json says 4"),
+        (matrices, {"target_modules": ["query"]}, "has matrices, and target_modules, .* leave it out"),
+        (matrices, {"target_modules": "dense", "layers_to_transform": 0}, "leave it out"),
+        (matrices, {"exclude_modules": ["output.dense"]}, "leave it out"),
+        (matrices, {"target_modules": ["dense"], "layers_to_transform": [1]}, "leave it out"),
     ):
         adapter(tmp_path / "m", tensors, **settings)
         with pytest.raises(ConfigError, match=message):

@@ -135,6 +135,7 @@ def test_an_adapter_whose_scales_cannot_be_read_is_refused(tmp_path):
         ({"alpha_pattern": {"(?i)query": 4}}, "is no pattern of names of modules"),
         ({"alpha_pattern": {"query": "4"}}, '"query" is a text, expected a number'),
         ({"alpha_pattern": [4]}, '"alpha_pattern" is a list'),
+        ({"rank_pattern": {"query": "4"}}, '"query" is a text, expected a number'),
         ({"lora_alpha": None}, '"lora_alpha" is null, expected a number'),
     ]
     assert_refused(read, cases)

@@ -109,9 +109,10 @@ def test_settings_of_the_transformer_that_change_what_it_reads_or_gives_are_refu
         ("query_expansion", {"strategy": "fixed", "length": 32}),
         ("modality_config", {"text": {**text, "method_output_name": ["hidden_states", -2]}}),
         ("modality_config", {"text": text, "message": {**text, "format": "flat"}}),
+        ("model_args", {"subfolder": "other"}),
     ):
         path.write_text(json.dumps({**told, key: value}))
-        with pytest.raises(ConfigError, match=f"sentence_bert_config.json: {key}=.* is not supported, only"):
+        with pytest.raises(ConfigError, match=f"sentence_bert_config.json: {key}.* is not supported, only"):
             sentence_folder.read_settings(str(folder))
 
 
@@ -126,6 +127,7 @@ def test_what_there_is_not_here_is_refused_by_name(tmp_path):
         ("modules.json", '"2_Dense"', '"../d"', "the path '../d' leads out of the folder"),
         ("modules.json", '"path": ""', '"path": "/etc"', "the path '/etc' leads out of the folder"),
         ("modules.json", '"path": ""', '"path": null', '"path" is null, expected a text'),
+        ("modules.json", '"name": "3"', '"name": "2"', "modules have the same name: 0, 1, 2, 2"),
         ("1_Pooling/config.json", mean, last, "lasttoken"),
         ("2_Dense/config.json", "GELU", "Softplus", "Softplus is not supported, only Identity, Tanh"),
         (own, '"cosine"', '"hamming"', "similarity_fn_name='hamming'"),
@@ -162,6 +164,8 @@ def test_settings_of_a_cross_encoder_that_there_are_not_here_are_refused_by_name
         ({}, None),
         ({"processing_kwargs": {"text": {"max_length": 8}}}, "processing_kwargs={'text'"),
         ({"processor_kwargs": {"model_max_length": 8}}, "processor_kwargs={'model_max_length'"),
+        ({"max_seq_length": 8}, "max_seq_length=8 is not supported, only None .the length is"),
+        ({"do_lower_case": True}, "do_lower_case=True is not supported"),
     ):
         path.write_text(json.dumps({**usual, **more}))
         if message is None:

@@ -236,6 +236,7 @@ def test_a_tokenizer_that_gives_a_model_no_segments_is_told_from_others(tmp_path
             ({}, "bert", True),
             ({"model_input_names": without}, "bert", False),
             ({"model_input_names": without}, None, False),
+            ({"model_input_names": "input_ids"}, "bert", False),  # a list of its letters to transformers
             ({"model_input_names": usual, "tokenizer_class": "DistilBertTokenizer"}, "bert", True),
             ({"tokenizer_class": "DistilBertTokenizerFast"}, "bert", False),
             ({"tokenizer_class": "DistilBertTokenizer"}, "distilbert", True),

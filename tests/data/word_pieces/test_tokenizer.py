@@ -267,7 +267,9 @@ def test_what_is_kept_reads_as_the_same(tmp_path, roberta, pieces):
     decoder = {"9": {"content": "COVID-19", "normalized": True}}
     settings = {"tokenizer_class": "BertTokenizer", "added_tokens_decoder": decoder}
     added = write(tmp_path / "added", **{"vocab.txt": "\n".join(words).encode()}, settings=settings)
-    for folder in (roberta, spm, added):
+    settings = {"tokenizer_class": "BertTokenizer", "cls_token": "[BOS]"}  # which the vocabulary lacks
+    begun = write(tmp_path / "begun", **{"vocab.txt": "\n".join(words).encode()}, settings=settings)
+    for folder in (roberta, spm, added, begun):
         file = vocabulary_files.read(folder)
         assert file.tokenizer is not None
         kept = tmp_path / "kept" / file.tokenizer.special.cls.strip("<>[]/") / str(len(file.words))
@@ -294,6 +296,7 @@ def test_an_added_token_is_matched_as_the_first_file_that_has_it_says(tmp_path):
         (
             ({"tokenizer.json": whole}, {}, [5, 7, 6]),
             ({}, {"additional_special_tokens": ["[E]"]}, [5, 7, 6]),
+            ({}, {"additional_special_tokens": ["e]"], "extra_special_tokens": ["[E]"]}, [5, 7, 6]),
             ({}, {}, [8]),  # in lower case as in capitals
         )
     ):
@@ -312,6 +315,7 @@ def test_what_cannot_be_read_is_named(tmp_path, roberta, pieces):
     joined = {**whole, "post_processor": None}
     lower = {**whole, "normalizer": {"type": "Lowercase"}}
     strange = {**whole, "post_processor": {"type": "Strange"}}
+    drawn = {**whole, "model": {**whole["model"], "dropout": 0.5}}
     large = {**whole, "model": {**whole["model"], "vocab": {**whole["model"]["vocab"], "x": 2**31}}}
     map_of_no_end = b"\x08\0\0\0" + b"\xff" * 8  # at which the library panics
     no_merges = {"model": {"type": "BPE", "vocab": whole["model"]["vocab"]}}
@@ -325,6 +329,9 @@ def test_what_cannot_be_read_is_named(tmp_path, roberta, pieces):
         ({"tokenizer.json": json.dumps(joined).encode()}, None, "joins two texts"),
         ({"tokenizer.json": json.dumps(lower).encode()}, robertas, "normalizer Lowercase is not the one"),
         ({"tokenizer.json": json.dumps(strange).encode()}, None, "Save the tokenizer again"),
+        ({"tokenizer.json": json.dumps(drawn).encode()}, None, "dropout=0.5 is not supported"),
+        (model, {**robertas, "fast_tokenizer_files": ["tokenizer.4.0.0.json"]}, "fast_tokenizer_files"),
+        ({"spiece.model": sentencepiece(pieces)}, {**xlm, "bos_token": "a"}, "bos_token='a' is not"),
         ({"spiece.model": b"\x0a\x05ab"}, xlm, "not a SentencePiece model"),
         ({"spiece.model": sentencepiece(pieces, 2)}, xlm, "model_type=2"),
         ({"spiece.model": b"\xff" * 10**6}, xlm, "not a SentencePiece model"),
