@@ -81,9 +81,9 @@ def of_token_rows(made: TokenRows) -> Rows:
     return Rows(made.ids.astype(np.int32), segments_T, made.lengths)
 
 
-# Function of a batch that runs a model. Its outputs are float32, arrays or eager tensors, by head: answer: `start_logits` and
-# `end_logits` [T]; classify: `logits` [N, C]; tag: `logits` [T, C]; embed: `sequence` [T, D]; fill_mask:
-# `logits` [M, V].
+# Function of a batch that runs a model. Its outputs are float32, arrays or eager tensors, by head: answer:
+# `start_logits` and `end_logits` [T]; classify: `logits` [N, C]; tag: `logits` [T, C]; embed: `sequence`
+# [T, D]; fill_mask: `logits` [M, V].
 Network = Callable[[Rows], Outputs]
 
 
