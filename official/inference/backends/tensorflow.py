@@ -1,4 +1,4 @@
-"""TensorFlow: on CPUs oneDNN's fused operations if available, otherwise the model's stages without padding."""
+"""TensorFlow: on CPUs oneDNN's fused operations if available, else the model's stages without padding."""
 
 import weakref
 from collections.abc import Callable, Sequence
