@@ -217,8 +217,10 @@ def _training(request: _Request, rows: int) -> list[str]:
 
 def _fine_tuning(request: _Request, side: str) -> list[str]:
     own, folder = request.own, request.folder(f"scores_{side}")
+    has_file = any(word.startswith("--eval_file=") for word in request.fine_tuning)
     return [
-        *_words(task="classify", seed=own.seed, eval_share=own.eval_share, model_dir=folder),
+        *_words(task="classify", seed=own.seed, model_dir=folder),
+        *([] if has_file else _words(eval_share=own.eval_share)),
         *request.fine_tuning,
     ]
 

@@ -235,7 +235,14 @@ class FineTuning:
     )
     eval_file: str | None = setting(None, tasks=OWN_DATA, files=True)
     predict_file: str | None = setting(None, tasks=(*SQUAD, *LABELLED), training=None, files=True)
-    eval_share: float = setting(0.1, minimum=0, maximum=0.9, tasks=OWN_DATA, training=IDENTITY)
+    eval_share: float = setting(
+        0.1,
+        minimum=0,
+        maximum=0.9,
+        tasks=OWN_DATA,
+        training=IDENTITY,
+        excludes={"eval_file": "it holds out rows where no file has them"},
+    )
     text_columns: str | None = setting(None, tasks=OWN_DATA, training=IDENTITY)
     label_column: str | None = setting(None, tasks=OWN_DATA, training=IDENTITY)
     label_kind: str = setting(
