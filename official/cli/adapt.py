@@ -348,9 +348,8 @@ def _choose_words(request: _Request, config: Config, vocabulary: Any) -> dict:
     grown, pieces_of = added_words.with_words(vocabulary.words, added)
     os.makedirs(request.folder("vocabulary"), exist_ok=True)
     outputs.write_file(request.folder("vocabulary", vocabulary_files.VOCABULARY), "\n".join(grown) + "\n")
-    settings = vocabulary_files.tokenizer_config(
-        vocabulary.do_lower_case, config.model.positions, vocabulary.marks_pairs
-    )
+    positions = config.model.positions
+    settings = vocabulary_files.tokenizer_config(vocabulary, vocabulary.do_lower_case, positions)
     outputs.write_file(request.folder("vocabulary", model_folder.TOKENIZER_CONFIG), settings)
     after = load_for_text(request.folder("vocabulary"))
     fragmentation = {
