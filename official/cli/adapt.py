@@ -217,8 +217,10 @@ def _training(request: _Request, rows: int) -> list[str]:
 
 def _fine_tuning(request: _Request, side: str) -> list[str]:
     own, folder = request.own, request.folder(f"scores_{side}")
+    has_file = any(word.startswith("--eval_file=") for word in request.fine_tuning)
     return [
-        *_words(task="classify", seed=own.seed, eval_share=own.eval_share, model_dir=folder),
+        *_words(task="classify", seed=own.seed, model_dir=folder),
+        *([] if has_file else _words(eval_share=own.eval_share)),
         *request.fine_tuning,
     ]
 
@@ -346,9 +348,8 @@ def _choose_words(request: _Request, config: Config, vocabulary: Any) -> dict:
     grown, pieces_of = vocabulary_building.with_words(vocabulary.words, added)
     os.makedirs(request.folder("vocabulary"), exist_ok=True)
     outputs.write_file(request.folder("vocabulary", vocabulary_files.VOCABULARY), "\n".join(grown) + "\n")
-    settings = vocabulary_files.tokenizer_config(
-        vocabulary.do_lower_case, config.model.positions, vocabulary.marks_pairs
-    )
+    positions = config.model.positions
+    settings = vocabulary_files.tokenizer_config(vocabulary, vocabulary.do_lower_case, positions)
     outputs.write_file(request.folder("vocabulary", model_folder.TOKENIZER_CONFIG), settings)
     after = load_for_text(request.folder("vocabulary"))
     fragmentation = {

@@ -25,7 +25,7 @@ class Compare(command_line.Flags):
       output: Chart to write: .png, .svg or .pdf.
       json: JSON file for the numbers.
       mlperf: Compute the MLPerf score of the runs, which must be one recipe with several seeds.
-      ruleset: With --mlperf: rules whose reference convergence points apply, 1.0.0 to 5.0.0.
+      ruleset: With --mlperf: rules whose reference convergence points apply, 1.0.0 to 5.0.0; unset: 1.0.0.
       overwrite: Replace existing files.
     """
 
@@ -36,23 +36,26 @@ class Compare(command_line.Flags):
     output: str | None = None
     json: str | None = None
     mlperf: bool = False
-    ruleset: str = "1.0.0"
+    ruleset: str | None = None
     overwrite: bool = False
 
 
 def run_compare() -> None:
     flags = Compare.parse()
     outputs.check_files(flags, "json", picture="output")
+    if flags.ruleset and not flags.mlperf:
+        raise ConfigError(f"--ruleset={flags.ruleset} needs --mlperf. Add --mlperf, or drop --ruleset.")
     # After the flags are checked: these load TensorFlow.
     from official.reporting import comparison, convergence
 
-    if flags.mlperf and flags.ruleset not in convergence.RULESETS:
-        raise ConfigError(f"--ruleset={flags.ruleset} is not one of {', '.join(convergence.RULESETS)}.")
+    ruleset = flags.ruleset or "1.0.0"
+    if ruleset not in convergence.RULESETS:
+        raise ConfigError(f"--ruleset={ruleset} is not one of {', '.join(convergence.RULESETS)}.")
     runs = comparison.read_runs(flags.folders)
     values = comparison.compare(runs, flags.target)
     print(comparison.format_comparison(values))
     if flags.mlperf:
-        values["mlperf"] = convergence.score(runs, flags.ruleset)
+        values["mlperf"] = convergence.score(runs, ruleset)
         print(f"\n{convergence.format_score(values['mlperf'])}")
     if flags.output:
         outputs.write_picture(flags.output, comparison.plot_comparison(runs, flags.target))

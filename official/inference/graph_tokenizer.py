@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official.data.word_pieces import wordpiece
 from official.data.word_pieces.vocabulary import CONTINUATION, Vocabulary
-from official.data.word_pieces.wordpiece import MAX_WORD_CHARACTERS, Kind
+from official.data.word_pieces.wordpiece import Kind
 from official.io.errors import ConfigError
 
 # -----------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Splitter:
         """
         import tensorflow_text as tf_text  # late: slow, and only needed to split text
 
-        self._tables = tables(vocabulary.do_lower_case)
+        self._tables, self._most = tables(vocabulary.do_lower_case), vocabulary.max_word_characters
         known = [wordpiece.UNKNOWN, *_reachable(vocabulary, self._tables)]
         plain = [word.removeprefix(CONTINUATION) for word in known]
         for word, letters in zip(known, plain):
@@ -187,7 +187,7 @@ class Splitter:
         with tf.device("CPU"):
             self._compiled = tf_text.FastWordpieceTokenizer(
                 [*known, "a b"],  # "a b" never matches: [UNK] alone is not accepted
-                max_bytes_per_word=MAX_WORD_CHARACTERS * 4,
+                max_bytes_per_word=vocabulary.max_word_characters * 4,
                 token_out_type=tf.int32,
                 no_pretokenization=True,
             )
@@ -231,7 +231,7 @@ class Splitter:
         sizes_V = tf.math.unsorted_segment_sum(tf.ones_like(words_P), words_P, count)
         codes = tf.RaggedTensor.from_row_lengths(codes_P, sizes_V, validate=False)
         encoded_V = tf.strings.unicode_encode(codes, "UTF-8")
-        words_V = tf.where(sizes_V > MAX_WORD_CHARACTERS, wordpiece.UNKNOWN, encoded_V)
+        words_V = tf.where(sizes_V > self._most, wordpiece.UNKNOWN, encoded_V)
         pieces: Any = self._compiled.tokenize(words_V)
         numbers_T, words_T = pieces.flat_values, pieces.value_rowids()
         sizes_T = tf.where(numbers_T == 0, tf.gather(sizes_V, words_T), tf.gather(self._sizes, numbers_T))
@@ -258,7 +258,7 @@ def _reachable(vocabulary: Vocabulary, tables: Characters) -> list[str]:
         word
         for word, text in zip(words, plain)
         if word != wordpiece.UNKNOWN
-        and len(text) <= MAX_WORD_CHARACTERS
+        and len(text) <= vocabulary.max_word_characters
         and all(is_same[letter] for letter in text)
         and (len(text) == 1 or all(kinds[letter] == Kind.LETTER for letter in text))
     ]

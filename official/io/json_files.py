@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import Counter
@@ -24,6 +25,7 @@ _KINDS = {
     type(None): "null",
 }
 _LARGEST = 2**63  # larger whole numbers are refused
+_MAX_NODES = 10**6  # of a YAML file, with aliases written out
 _REQUIRED = object()
 
 if TYPE_CHECKING:  # only in annotations: Python 3.8 cannot evaluate it
@@ -149,6 +151,15 @@ def _is_too_deep(values, deepest: int = 64) -> bool:
     )
 
 
+def _num_nodes(node: Any, known: dict[Any, int]) -> int:
+    """Returns the number of values of a node of YAML, with aliases written out; `known` stores it by node."""
+    if node not in known:
+        parts = node.value if isinstance(getattr(node, "value", None), list) else ()
+        inner = itertools.chain.from_iterable(each if isinstance(each, tuple) else [each] for each in parts)
+        known[node] = 1 + sum(_num_nodes(each, known) for each in inner)
+    return known[node]
+
+
 def _refuse(constant: str):
     raise ValueError(f"{constant} is no JSON number")
 
@@ -197,6 +208,12 @@ def read_yaml(path: str, flag: str) -> dict[str, Any]:
                 if number > 1:
                     raise ConfigError(f"{source}: the key {key!r} occurs twice.")
             return super().construct_mapping(node, deep)
+
+        def get_single_node(self):
+            node = super().get_single_node()
+            if _num_nodes(node, {}) > _MAX_NODES:  # a few lines of aliases of aliases are billions
+                raise ConfigError(f"{source}: its aliases (*name) stand for over {_MAX_NODES:,} values.")
+            return node
 
     source = f"--{flag}={path}"
     try:

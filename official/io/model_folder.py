@@ -191,6 +191,9 @@ def words_of(content: bytes, source: str) -> tuple[str, ...]:
     return words
 
 
+MAX_WORD_CHARACTERS = 200  # of Google's code, for a vocabulary whose files name no other number
+
+
 class TokenizerSettings(NamedTuple):
     """Settings of the tokenizer of a folder.
 
@@ -198,11 +201,13 @@ class TokenizerSettings(NamedTuple):
       do_lower_case: whether text loses capitals and accents; None if unknown.
       max_length: tokens that a text is truncated to; None if unknown.
       marks_pairs: whether the second text of a pair has a segment of its own.
+      max_word_characters: longer words become [UNK].
     """
 
     do_lower_case: bool | None = None
     max_length: int | None = None
     marks_pairs: bool = True
+    max_word_characters: int = MAX_WORD_CHARACTERS
 
 
 def tokenizer_settings(
@@ -248,7 +253,10 @@ def tokenizer_settings(
         lowers = tokenizer_lower_case(tokenizer, whole, is_whole, lower_case)
         if is_whole or lowers and lower_case is None:
             lower_case = lowers
-    return TokenizerSettings(lower_case, length_told(config, path), gives_segments(config, values))
+    model = (tokenizer or {}).get("model")
+    key = "max_input_chars_per_word"
+    most = (model.get(key) if isinstance(model, dict) else None) or config.get(key) or MAX_WORD_CHARACTERS
+    return TokenizerSettings(lower_case, length_told(config, path), gives_segments(config, values), most)
 
 
 def check_truncation(tokenizer: dict, config: Mapping[str, Any], source: str) -> None:

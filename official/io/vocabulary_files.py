@@ -58,6 +58,7 @@ class VocabularyFile:
       do_lower_case: as its files say; None if they do not.
       max_length: tokens that texts are truncated to, as its files say; None if they do not.
       marks_pairs: whether the second text of a pair has a segment of its own.
+      max_word_characters: longer words become [UNK].
       tokenizer: the tokenizer, if it is not BERT's; else None.
     """
 
@@ -67,6 +68,7 @@ class VocabularyFile:
     do_lower_case: bool | None
     max_length: int | None = None
     marks_pairs: bool = True
+    max_word_characters: int = model_folder.MAX_WORD_CHARACTERS
     tokenizer: TokenizerFile | None = None
 
 
@@ -102,7 +104,7 @@ def read(path: str, flag: str = "vocab_file") -> VocabularyFile:
 
         made = tokenizer_files.read(found, source, content)
         told = None, made.max_length, made.has_segments
-        return VocabularyFile(found, made.words, made.content.encode(), *told, made)
+        return VocabularyFile(found, made.words, made.content.encode(), *told, tokenizer=made)
     if tokenizer is not None and found.endswith(".json"):
         words = model_folder.tokenizer_words(tokenizer, source)
         model_folder.check_keys(tokenizer, TOKENIZER, found)
@@ -256,9 +258,10 @@ def is_cased(words: Iterable[str]) -> bool:
 # Writing
 
 
-def tokenizer_config(do_lower_case: bool, max_length: int, marks_pairs: bool = True) -> str:
-    """Returns the content of tokenizer_config.json for a model of `max_length` positions. `marks_pairs` as of
-    `VocabularyFile`."""
+def tokenizer_config(vocabulary: Any, do_lower_case: bool, max_length: int) -> str:
+    """Returns the content of tokenizer_config.json for a model of `max_length` positions. `vocabulary` has
+    `marks_pairs` and `max_word_characters` of `VocabularyFile`."""
+    most = vocabulary.max_word_characters
     values = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": do_lower_case,
@@ -266,7 +269,8 @@ def tokenizer_config(do_lower_case: bool, max_length: int, marks_pairs: bool = T
         "strip_accents": None,
         "tokenize_chinese_chars": True,
         **{f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")},
-        **({} if marks_pairs else {"model_input_names": ["input_ids", "attention_mask"]}),
+        **({} if most == model_folder.MAX_WORD_CHARACTERS else {"max_input_chars_per_word": most}),
+        **({} if vocabulary.marks_pairs else {"model_input_names": ["input_ids", "attention_mask"]}),
     }
     return json_files.written(values)
 
@@ -275,7 +279,7 @@ def with_settings(vocabulary: Any, content: bytes, do_lower_case: bool, length: 
     """Returns {name of file: content} of a vocabulary and its tokenizer settings.
 
     Args:
-      vocabulary: has `tokenizer` and `marks_pairs` of `VocabularyFile`.
+      vocabulary: has `tokenizer`, `marks_pairs` and `max_word_characters` of `VocabularyFile`.
       content: content of its vocab.txt.
       do_lower_case: whether text is lower-cased.
       length: maximum number of tokens; None: unlimited, only for a tokenizer with its own files.
@@ -283,7 +287,7 @@ def with_settings(vocabulary: Any, content: bytes, do_lower_case: bool, length: 
     kept = vocabulary.tokenizer
     if kept is not None:
         return {TOKENIZER: kept.content.encode(), TOKENIZER_CONFIG: kept.sidecar_config(length).encode()}
-    config = tokenizer_config(do_lower_case, length, vocabulary.marks_pairs)
+    config = tokenizer_config(vocabulary, do_lower_case, length)
     return {VOCABULARY: content, TOKENIZER_CONFIG: config.encode()}
 
 

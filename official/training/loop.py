@@ -20,7 +20,7 @@ from absl import logging
 from official import config as config_lib
 from official.checkpoint.manager import CheckpointManager
 from official.config import values as values_lib
-from official.config.table import Config
+from official.config.table import FIELDS, Config
 from official.data.pipeline import TrainingOrder
 from official.distribution import batch_plan
 from official.io import signals
@@ -137,7 +137,7 @@ class RunLoop:
         self.processes = self._find_peers()
         self.last_step = config_lib.train_steps(self.config) if self.config.do_train else self.state.step
         saved = self.manager.companion(self.state.step)
-        self.nothing = self.no_totals()
+        self.nothing, self.told_few = self.no_totals(), -1
         self.window = metrics_window.window_from_saved(saved, self.state.step, self.nothing)
         stages = batch_plan.stages_between(self.config, self.plan, 0, self.state.step)
         rows = sum(steps * plan.train_batch_size for steps, plan in stages)
@@ -500,6 +500,11 @@ class RunLoop:
         target, secs = self.config.stop_threshold, time.monotonic() - started
         evaluation = Evaluation(step, samples, round(sequences), values, name, target, secs)
         self.notify(Callback.on_evaluation, evaluation)
+        wanted, field = self.config.num_eval_samples, FIELDS["num_eval_samples"]
+        if self.config.task in field.tasks and field.default != wanted > round(sequences) != self.told_few:
+            warning = "--num_eval_samples=%d: the evaluation files have only %d records; all are evaluated."
+            logging.warning(warning, wanted, round(sequences))
+            self.told_few = round(sequences)
         bad = [name for name, value in values.items() if not math.isfinite(value)]
         if bad:
             raise NonFiniteError(f"{', '.join(bad)} not finite in the evaluation at step {step}")

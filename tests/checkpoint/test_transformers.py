@@ -44,7 +44,8 @@ def write_vocabulary(folder, do_lower_case: bool) -> int:
     characters = sorted(set(text.replace(" ", "")))
     vocabulary = dict.fromkeys([*SPECIAL_TOKENS, *words, *characters, *(f"##{one}" for one in characters)])
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in vocabulary), encoding="utf-8")
-    settings = vocabulary_files.tokenizer_config(do_lower_case, TINY["max_position_embeddings"])
+    file, length = vocabulary_files.read(str(folder / "vocab.txt")), TINY["max_position_embeddings"]
+    settings = vocabulary_files.tokenizer_config(file, do_lower_case, length)
     (folder / "tokenizer_config.json").write_text(settings)
     return len(vocabulary)
 

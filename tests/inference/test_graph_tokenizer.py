@@ -85,6 +85,9 @@ def test_code_points_of_all_kinds(do_lower_case):
     texts += ["", " ", "a" * 200, "a" * 201, "\u00e9" * 201, "\uac01" * 66 + "ab", "\uac01" * 67, "x" * 3000]
     texts += "\u1100\u1161 A\u03a3 \u03a3 A\u03a3\u0301. A\u00ad\u03a3\u00adB a\u1d16d\u1d165b".split(" ")
     assert both(do_lower_case).differences(texts) == []
+    words = (*SPECIAL_TOKENS, "a", "##a", "b" * 100, "b" * 101)
+    shorter = Both(Vocabulary(words, "", do_lower_case, max_word_characters=100))
+    assert shorter.differences([letter * count for letter in "ab" for count in (100, 101, 200)]) == []
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])

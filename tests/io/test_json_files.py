@@ -48,6 +48,9 @@ def test_what_is_no_yaml_is_one_line(tmp_path):
     values = ("2020-13-45", "0b_", "!!int x", "!!bool maybe", "!!timestamp x", "&b [*b]", "[1")
     cases = [(f"a: {value}\n", "--config=.*x.yml is not YAML") for value in values]
     cases += [("a: 1\na: 2\n", "--config=.*x.yml: the key 'a' occurs twice"), ("- 1\n", "holds a list")]
+    for bomb in ("[{0}, {0}, {0}]", "{{<<: [{0}, {0}, {0}]}}"):
+        lines = ["a0: &a0 {b: 1}", *(f"a{n + 1}: &a{n + 1} {bomb.format(f'*a{n}')}" for n in range(40))]
+        cases.append(("\n".join(lines), "x.yml: its aliases (*name) stand for over 1,000,000 values"))
     assert_refused(read, cases)
 
 

@@ -227,6 +227,21 @@ def test_what_is_kept_says_what_it_was_made_of(tmp_path):
         assert json.loads((kept / "tokenizer_config.json").read_text())["model_max_length"] == 512
 
 
+def test_the_longest_word_is_that_of_the_files_and_kept(tmp_path):
+    """As transformers: tokenizer.json has 100 characters; Google's code, which has vocab.txt alone, 200."""
+    words = (*UNCASED, "a", "##a")
+    path = write_tokenizer(tmp_path / "json", words, model={"max_input_chars_per_word": 100})
+    (tmp_path / "kept").mkdir()
+    for name, content in vocabulary_files.companions(path, None, 512).items():
+        (tmp_path / "kept" / name).write_bytes(content)
+    google = write_vocab(tmp_path / "google", words)
+    for given, longest in ((path, 100), (str(tmp_path / "kept"), 100), (google, 200)):
+        vocabulary = load_for_text(given)
+        for count, pieces in ((longest, longest), (longest + 1, 1)):
+            assert tokenizer_of(vocabulary).tokenize(["a" * count])[1].tolist() == [pieces], (given, count)
+    assert b"max_input" not in vocabulary_files.companions(google, None, 512)["tokenizer_config.json"]
+
+
 def test_a_tokenizer_that_gives_a_model_no_segments_is_told_from_others(tmp_path):
     """As `model_input_names` of transformers; what a class does unasked counts for the model beside it."""
     without, usual = ["input_ids", "attention_mask"], ["input_ids", "token_type_ids", "attention_mask"]

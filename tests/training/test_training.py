@@ -340,7 +340,7 @@ def test_a_fixed_scale_that_skips_every_update_is_a_failure(make_config):
 
 
 def test_an_evaluation_alone_is_that_of_the_training_and_another_set_is_evaluated_anew(
-    make_config, record_files
+    make_config, record_files, caplog
 ):
     files = record_files()
     shared = dict(input_files=files, do_eval=True, num_steps_per_epoch=5)
@@ -351,7 +351,9 @@ def test_an_evaluation_alone_is_that_of_the_training_and_another_set_is_evaluate
     evaluated = run(make_config(**alone, num_eval_samples=20))
     assert evaluated.eval_accuracy == pytest.approx(first.eval_accuracy) and evaluated.step == first.step
     other = record_files(name="other", records=3)
-    assert run(make_config(**shared, eval_files=other, num_eval_samples=5)).eval_loss != first.eval_loss
+    assert "num_eval_samples" not in caplog.text
+    assert run(make_config(**shared, eval_files=other, num_eval_samples=7)).eval_loss != first.eval_loss
+    assert caplog.text.count("--num_eval_samples=7: the evaluation files have only 6 records") == 1
 
 
 def test_other_random_records_are_another_evaluation(make_config):

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,7 @@ def encode(
     """
     if ending == CONLL:
         sentences = (conll(words or [], tags or []) for words, tags in zip(*columns.values()))
-        return "".join(sentences).encode("utf-8", "surrogatepass")
+        return _text(sentences)
     if ending == ".parquet":
         import pyarrow  # late: only Parquet needs it
         from pyarrow import parquet
@@ -111,9 +111,8 @@ def encode(
         return buffer.getvalue()
     ours = columns.keys() if ours is None else ours
     rows = zip(*(map(_rounded, values) if name in ours else values for name, values in columns.items()))
-    if ending == ".jsonl":  # lone surrogates, which UTF-8 cannot encode, are escaped
-        lines = [f"{_json(dict(zip(columns, row)))}\n" for row in rows]
-        return "".join(lines).encode("utf-8", "backslashreplace")
+    if ending == ".jsonl":
+        return _text(f"{_json(dict(zip(columns, row)))}\n" for row in rows)
     # The writer quotes cells with characters of `lineterminator`, and a lone carriage return ends a row, too.
     # So rows are written with both characters, and the carriage return is dropped.
     lines = []
@@ -122,7 +121,12 @@ def encode(
     if with_header:
         writer.writerow(columns)
     writer.writerows([_cell(value) for value in row] for row in rows)
-    return "".join(lines).encode("utf-8", "surrogatepass")
+    return _text(lines)
+
+
+def _text(lines: Iterable[str]) -> bytes:
+    """Returns lines as UTF-8, which has no lone surrogates: they become their escapes, as in JSON."""
+    return "".join(lines).encode("utf-8", "backslashreplace")
 
 
 def conll(words: Sequence[str], tags: Sequence[str]) -> str:

@@ -37,6 +37,7 @@ class Vocabulary:
       max_length: number of tokens that texts are truncated to, from its files; None if unset.
       tokenizer: the tokenizer, if it is not BERT's; else None.
       marks_pairs: whether the second text of a pair has another segment id.
+      max_word_characters: longer words become [UNK].
     """
 
     words: tuple[str, ...]
@@ -45,6 +46,7 @@ class Vocabulary:
     max_length: int | None = None
     tokenizer: TokenizerFile | None = None
     marks_pairs: bool = True
+    max_word_characters: int = model_folder.MAX_WORD_CHARACTERS
 
     @property
     def size(self) -> int:
@@ -128,4 +130,5 @@ def _checked(file: vocabulary_files.VocabularyFile, path: str, do_lower_case: bo
     digest = hashlib.sha256(file.content).hexdigest()
     if file.tokenizer is None:
         vocabulary_files.check_words(file.words, f"--vocab_file={path}")
-    return Vocabulary(file.words, digest, do_lower_case, file.max_length, file.tokenizer, file.marks_pairs)
+    told = file.max_length, file.tokenizer, file.marks_pairs, file.max_word_characters
+    return Vocabulary(file.words, digest, do_lower_case, *told)

@@ -23,9 +23,10 @@ import tokenizers
 
 from official.data.rows import ragged
 from official.data.word_pieces.vocabulary import CONTINUATION, SPECIAL_TOKENS, Vocabulary
-from official.data.word_pieces.wordpiece import MAX_WORD_CHARACTERS, UNKNOWN, WordPiece, find_words
+from official.data.word_pieces.wordpiece import UNKNOWN, WordPiece, find_words
 from official.io import tokenizer_files
 from official.io.errors import ConfigError
+from official.io.model_folder import MAX_WORD_CHARACTERS
 
 _MIN_CHARACTERS = 100  # minimum number of characters in a vocabulary; large ones have more
 _REPEATED = 1 << 16  # maximum number of repetitions of a word in one text for the trainer

@@ -30,11 +30,10 @@ from official.io.model_folder import SPECIAL_TOKENS
 # Control and format characters are dropped, each Chinese character is a word, the text is split at white
 # space, lower-cased and stripped of accents (neither for a cased vocabulary), and split at punctuation. Each
 # word is split into the longest pieces of the vocabulary, from left to right; a word that cannot be covered,
-# or has more than MAX_WORD_CHARACTERS, becomes [UNK].
+# or is too long (`Vocabulary.max_word_characters`), becomes [UNK].
 
 
 UNKNOWN = "[UNK]"
-MAX_WORD_CHARACTERS = 200
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _IDEOGRAPHS += "\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
 IDEOGRAPH = re.compile(f"[{_IDEOGRAPHS}]")
@@ -192,7 +191,7 @@ class WordPiece:
             tokenizers.models.WordPiece(
                 vocabulary.ids,
                 unk_token=UNKNOWN,
-                max_input_chars_per_word=MAX_WORD_CHARACTERS,
+                max_input_chars_per_word=vocabulary.max_word_characters,
                 continuing_subword_prefix=CONTINUATION,
             )
         )

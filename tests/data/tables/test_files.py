@@ -303,6 +303,9 @@ def test_cells_of_strangers_are_written_so_that_they_are_read_again(tmp_path):
     odd = {"text": ["\ud83d"], "day": [day], "days": [[day]]}
     (line,) = predictions.encode(".jsonl", odd, True).decode().splitlines()
     assert json.loads(line) == {"text": "\ud83d", "day": "2026-11-27", "days": ["2026-11-27"]}
+    for ending in (".csv", ".tsv", ".jsonl"):
+        assert "\\ud83d" in predictions.encode(ending, odd, True).decode(), ending
+    assert predictions.encode(".conll", {"tokens": [["\ud83d"]], "tags": [["O"]]}, True) == b"\\ud83d\tO\n\n"
     written = predictions.encode(".csv", {"day": [day], "days": [[day]]}, False).decode()
     assert written == '2026-11-27,"[""2026-11-27""]"\n'
 
