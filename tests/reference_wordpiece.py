@@ -73,9 +73,10 @@ def split_words(text: str, do_lower_case: bool = True) -> list[str]:
     return [word for token in tokens for word in split_at_punctuation(token)]
 
 
-def split_pieces(word: str, vocabulary: dict[str, int]) -> list[str]:
-    """Returns the longest pieces from left to right, or ["[UNK]"]."""
-    if len(word) > MAX_WORD_CHARACTERS:
+def split_pieces(word: str, vocabulary: dict[str, int], most: int = MAX_WORD_CHARACTERS) -> list[str]:
+    """Returns the longest pieces from left to right, or ["[UNK]"], as for words of more than `most`
+    characters."""
+    if len(word) > most:
         return ["[UNK]"]
     pieces, start = [], 0
     while start < len(word):

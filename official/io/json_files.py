@@ -154,6 +154,7 @@ def _is_too_deep(values, deepest: int = 64) -> bool:
 def _num_nodes(node: Any, known: dict[Any, int]) -> int:
     """Returns the number of values of a node of YAML, with aliases written out; `known` stores it by node."""
     if node not in known:
+        known[node] = 1  # of a node within itself, which is refused later
         parts = node.value if isinstance(getattr(node, "value", None), list) else ()
         inner = itertools.chain.from_iterable(each if isinstance(each, tuple) else [each] for each in parts)
         known[node] = 1 + sum(_num_nodes(each, known) for each in inner)

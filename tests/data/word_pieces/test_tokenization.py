@@ -59,7 +59,8 @@ def assert_equals_the_rules(tokenizer: wordpiece.WordPiece, vocabulary: Vocabula
     ids, lengths = tokenizer.tokenize(texts)
     assert len(lengths) == len(texts) and lengths.dtype == np.int64 and lengths.sum() == len(ids)
     received = [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])] if texts else []
-    pieces = functools.cache(lambda word: reference_wordpiece.split_pieces(word, vocabulary.ids))
+    most = vocabulary.max_word_characters
+    pieces = functools.cache(lambda word: reference_wordpiece.split_pieces(word, vocabulary.ids, most))
     wrong = []
     for text, row in zip(texts, received):
         words = split_words(text, vocabulary.do_lower_case)
