@@ -294,7 +294,11 @@ class PretrainedModel(tf.keras.Model):
             features["masked_lm_positions"] = tf.shape(features["input_ids"])[1]  # the first L: all
         carried = stages.run(self.network, features, seed)
         if spec.task == "embed":
-            vectors_BD = pooled(carried["sequence"], features["input_mask"], spec.embedding.pooling)
+            sequence_BLD, mask_BL = carried["sequence"], features["input_mask"]
+            if spec.embedding.pooling == "cls":  # padding may precede the first token
+                firsts_B = tf.argmax(tf.cast(mask_BL > 0, tf.int32), 1)
+                sequence_BLD = tf.gather(sequence_BLD, firsts_B[:, None], batch_dims=1)
+            vectors_BD = pooled(sequence_BLD, mask_BL, spec.embedding.pooling)
             return normalized(vectors_BD) if spec.embedding.normalize else vectors_BD
         names = _OUTPUTS[spec.task]
         if isinstance(names, str):

@@ -3,6 +3,7 @@
 import json
 import logging
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -280,6 +281,19 @@ def test_texts_are_cut_where_sentence_transformers_says_before_the_tokenizer(fol
     batch = model.tokenizer(text)
     assert model.tokenizer.max_length == batch["input_ids"].shape[1] == 9
     np.testing.assert_allclose(model(batch)[0], inference.load(str(folder)).embed(text), atol=2e-5)
+
+
+def test_the_vector_of_the_first_token_is_not_that_of_padding_before_it(folders, tmp_path):
+    folder = pathlib.Path(shutil.copytree(folders["embed"], tmp_path / "model"))
+    settings = EmbeddingSettings(pooling="cls", normalize=False)
+    for name, content in sentence_folder.contents(settings, HIDDEN).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    model, hidden = from_pretrained(str(folder), task="embed"), from_pretrained(str(folder))
+    for before in (0, 3):
+        batch = {name: np.pad(ids, [[0, 0], [before, 0]]) for name, ids in model.tokenizer(TEXTS[:1]).items()}
+        first = hidden(batch)["last_hidden_state"][:, before]
+        np.testing.assert_allclose(model(batch), first, atol=2e-5, err_msg=str(before))
 
 
 def test_pairs_are_refused_where_the_tokenizer_gives_both_texts_one_segment(folders):

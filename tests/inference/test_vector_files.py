@@ -90,6 +90,10 @@ def test_a_job_that_was_killed_goes_on_to_the_same_bytes(model, tmp_path, monkey
     assert json.loads(killed.with_suffix(".npy.json").read_text())["rows"] == len(TEXTS)
     with pytest.raises(ConfigError, match="exists. Give another one, or --overwrite"):
         embed_file(model, table, "text", str(killed), "int8")
+    (tmp_path / "other.npy.json").write_text('{"mine": 1}')
+    with pytest.raises(ConfigError, match="other.npy.json, .* exists and is another program's"):
+        embed_file(model, table, "text", str(tmp_path / "other.npy"), "int8")
+    assert (tmp_path / "other.npy.json").read_text() == '{"mine": 1}'
 
 
 def test_the_input_is_no_output(tmp_path):
