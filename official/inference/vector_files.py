@@ -202,10 +202,10 @@ def embed_file(
         "text_column": column,
     }
     beside = sidecar(output_file)
-    if files.is_file(beside) and not overwrite:  # a killed job may have left its own
-        if not content.keys() <= json_files.read_json_or_empty(beside).keys():
-            problem = f"{beside}, which describes the vectors, exists and is another program's"
-            raise ConfigError(f"--output_file={output_file}: {problem}. Give another one, or --overwrite.")
+    described = json_files.read_json_or_empty(beside) if files.is_file(beside) else content
+    if not overwrite and not content.keys() <= described.keys():  # a killed job may have left its own
+        problem = f"{beside}, which describes the vectors, exists and is another program's"
+        raise ConfigError(f"--output_file={output_file}: {problem}. Give another one, or --overwrite.")
     job = {"columns": [column], "vectors": {**content, "checkpoint": ""}, "how": list(identity)}
     write_in_parts(table, output_file, job, make, join, overwrite, "Embedding")
     for key, what in (
