@@ -416,6 +416,7 @@ def load_or_make_features(
         },
         "vocabulary_sha256": vocabulary.sha256,
         "do_lower_case": vocabulary.do_lower_case,
+        "max_word_characters": vocabulary.max_word_characters,
         "input_sha256": data.sha256,
         "questions": len(data.questions),
         "skipped_questions": data.skipped_questions,
