@@ -13,7 +13,6 @@ import argparse
 import ast
 import collections
 import functools
-import io
 import json
 import pathlib
 import re
@@ -27,8 +26,7 @@ MAX_SMALL_LINES = 40
 # Openings without a noun: the reader must work out the subject.
 DECODED = re.compile(r"(What|Where|Who|Returns what)\b")
 ONLY_FALLING = ("files on the path of a step", "docstrings to decode")
-_SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT}
 
 
 @functools.cache
@@ -36,24 +34,29 @@ def parsed(path: pathlib.Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def docstrings(path: pathlib.Path) -> list[ast.Constant]:
-    """Returns the docstrings of a file: of itself, its classes and its functions."""
-    bodies = [node.body for node in ast.walk(parsed(path)) if isinstance(node, _DOCUMENTED)]
-    firsts = [body[0].value for body in bodies if body and isinstance(body[0], ast.Expr)]
-    return [each for each in firsts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-
-
 @functools.cache
-def lines_of_code(path: pathlib.Path) -> int:
-    """Returns the lines of a file without blank lines, comments and docstrings."""
+def tokens_of(path: pathlib.Path) -> tuple[int, list[str]]:
+    """Returns the lines of a file without blank lines, comments and docstrings, and its docstrings: the
+    strings that are a statement."""
     lines: set[int] = set()
-    source = path.read_text(encoding="utf-8")
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in _SILENT and token.type != tokenize.ENDMARKER:
-            lines |= set(range(token.start[0], token.end[0] + 1))
-    for text in docstrings(path):
-        lines -= set(range(text.lineno, (text.end_lineno or text.lineno) + 1))
-    return len(lines)
+    texts: list[str] = []
+    statement: list[tokenize.TokenInfo] = []
+    with path.open(encoding="utf-8") as file:
+        for token in tokenize.generate_tokens(file.readline):
+            if token.type == tokenize.NEWLINE:
+                if [each.type for each in statement] == [tokenize.STRING]:
+                    texts.append(ast.literal_eval(statement[0].string))
+                else:
+                    for each in statement:
+                        lines.update(range(each.start[0], each.end[0] + 1))
+                statement.clear()
+            elif token.type not in _SILENT:
+                statement.append(token)
+    return len(lines), texts
+
+
+def lines_of_code(path: pathlib.Path) -> int:
+    return tokens_of(path)[0]
 
 
 def module_name(path: pathlib.Path) -> str:
@@ -124,7 +127,7 @@ def measure() -> dict[str, int]:
         "files on the path of a step": len(imported_by("official.training.step")),
         "settings": settings(),
         "docstrings to decode": sum(
-            bool(DECODED.match(text.value)) for path in paths for text in docstrings(path)
+            bool(DECODED.match(text)) for path in paths for text in tokens_of(path)[1]
         ),
         "lines of code of the tests": sum(map(lines_of_code, (ROOT / "tests").rglob("*.py"))),
         "files of the tests": len(list((ROOT / "tests").rglob("*.py"))),

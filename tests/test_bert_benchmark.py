@@ -223,6 +223,7 @@ def test_short_benchmarks_are_the_start_of_long_ones_and_one_gpu_has_the_recipe_
     assert one.clip_norm == 8 * other.clip_norm
 
 
+@pytest.mark.slow
 def test_bad_default_flags_are_a_failed_result(tmp_path, capsys):
     for given, message in (
         ({"lerning_rate": 1}, "default_flags: unknown setting 'lerning_rate' (did you mean learning_rate?)"),
@@ -249,6 +250,7 @@ def test_data_files_are_under_the_data_folder(tmp_path):
     assert config.init_checkpoint == "bert_mlperf_data/model.ckpt-28252"
 
 
+@pytest.mark.slow
 def test_environment_wins(tmp_path, monkeypatch):
     monkeypatch.setenv("BENCHMARK_OUTPUT_DIR", str(tmp_path / "env"))
     monkeypatch.setenv("BENCHMARK_TPU", "grpc://localhost:1")

@@ -360,6 +360,7 @@ def test_what_cannot_be_is_refused(folders):
                 call(model)
 
 
+@pytest.mark.slow
 def test_metrics_that_take_logits_for_probabilities_are_refused(folders):
     model, metrics = from_pretrained(folders["embed"], "several", 3), tf.keras.metrics
     loss, batch, labels = tf.keras.losses.BinaryCrossentropy(from_logits=True), batch_of(model), np.eye(3)

@@ -48,6 +48,7 @@ def test_scores_of_answers_are_those_of_the_run(squad, tmp_path, monkeypatch):
     assert len(batches) == 8 and all(len(rows.lengths_N) <= 5 for rows in batches)
 
 
+@pytest.mark.slow
 def test_scores_of_classes_are_those_of_the_run(glue, tmp_path, monkeypatch):
     result = run(glue("rte", dict(train=20, dev=20)))
     given = {"checkpoints": tmp_path / "run", "backends": "tensorflow", "dtypes": "fp32", "rounds": 1}

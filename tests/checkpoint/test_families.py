@@ -22,6 +22,7 @@ from official.io import model_folder, vocabulary_files
 from official.io.errors import ConfigError
 from official.models import from_pretrained
 from official.tasks import TASKS
+from tests.conftest import slow
 from tests.numpy_bert import NumpyBert, gelu_erf
 from tests.refusals import assert_refused
 from tests.run_folders import run
@@ -340,7 +341,7 @@ def test_a_pooler_beside_the_layer_of_the_classifier_is_not_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "backend,names", [("onnxruntime", ("distilbert", "electra")), ("openvino", ("roberta",))]
+    "backend,names", [slow("onnxruntime", ("distilbert", "electra")), ("openvino", ("roberta",))]
 )
 def test_a_family_computes_the_same_in_an_onnx_file(backend, names, tmp_path, monkeypatch):
     """Where segments do not count, its graph has no input for them."""

@@ -22,6 +22,7 @@ from tests.checkpoint.tensors import (
     shapes_of,
     zeros,
 )
+from tests.conftest import slow
 
 HIDDEN, HEADS, LAYERS, WORDS, INNER, POSITIONS = 12, 3, 2, 20, 16, 8
 SPLIT = (HEADS, HIDDEN // HEADS)
@@ -177,7 +178,7 @@ def test_reads_what_the_model_saves(kind, tmp_path):
 
 @pytest.mark.parametrize(
     "make, names",
-    [*MODELS.values(), (make_later_pretrainer, MODELS["pretrainer"][1])],
+    [slow(*MODELS["pretrainer"]), MODELS["encoder"], (make_later_pretrainer, MODELS["pretrainer"][1])],
     ids=["pretrainer", "encoder", "later pretrainer"],
 )
 def test_the_model_restores_what_is_written(make, names, tmp_path):
@@ -232,7 +233,7 @@ def save_with_optimizer(optimizer, folder) -> str:
     [
         (lambda: tf.keras.optimizers.Adam(0.1), "adam"),
         (lambda: tf.keras.optimizers.legacy.Adam(0.1, name="AdamWeightDecay"), "adam"),
-        (lambda: pytest.importorskip("tensorflow_addons").optimizers.LAMB(0.1), "lamb"),
+        slow(lambda: pytest.importorskip("tensorflow_addons").optimizers.LAMB(0.1), "lamb"),
     ],
     ids=["new adam", "adam with weight decay", "lamb"],
 )
@@ -247,6 +248,7 @@ def test_slots_of_a_known_optimizer(make, slot, tmp_path):
     assert moment.shape == moment.read().shape == (HIDDEN, HIDDEN) and np.allclose(moment.read(), 0.1)
 
 
+@pytest.mark.slow
 def test_slots_of_another_optimizer_are_dropped(tmp_path):
     mapped = read(save_with_optimizer(tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9), tmp_path))
     assert not mapped.unmatched and mapped.tensors.keys() == {*each_layer(canonical.ENCODER), "global_step"}

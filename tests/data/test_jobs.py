@@ -104,6 +104,7 @@ def test_the_number_of_processes_changes_no_byte_but_the_seed_does(run, tmp_path
         assert len(one & other) == (name == "create")  # the vocabulary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, module", [("create", rounds), slow("pack", packing)])
 def test_regrouping_changes_no_byte(run, tmp_path, monkeypatch, name, module):
     run(name, tmp_path / "plain")
@@ -252,7 +253,7 @@ def test_damaged_files_of_an_unfinished_job_are_made_anew(run, tmp_path, monkeyp
 # Finished jobs
 
 
-@each_job
+@pytest.mark.parametrize("name", [slow("create"), "prepare", slow("pack")])
 def test_a_finished_job_is_not_done_again_and_replaced_only_when_asked_for(
     run, tmp_path, monkeypatch, written, name
 ):

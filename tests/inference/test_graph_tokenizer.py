@@ -15,7 +15,7 @@ from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, loa
 from official.data.word_pieces.wordpiece import WordPiece
 from official.inference.graph_tokenizer import Splitter
 from official.io.errors import ConfigError
-from tests.conftest import TEST_DATA
+from tests.conftest import TEST_DATA, slow
 
 CODE_POINTS = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 CHUNK = 8192
@@ -78,7 +78,7 @@ def test_every_code_point(form, do_lower_case):
     assert both(do_lower_case).differences(texts) == []
 
 
-@pytest.mark.parametrize("do_lower_case", [True, False])
+@pytest.mark.parametrize("do_lower_case", [True, slow(False)])
 def test_code_points_of_all_kinds(do_lower_case):
     """Those that mean something beside others, each between letters and at both ends."""
     texts = [form.replace("{}", letter) for letter in MIXED for form in ("a{}b", "{}a", "a{} {}", "{}{}")]

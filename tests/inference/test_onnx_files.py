@@ -11,7 +11,7 @@ from official.config import BertConfig, ConfigError
 from official.inference import backends, onnx_files
 from official.inference import source as source_lib
 from official.inference.rows import Rows
-from tests.conftest import TINY
+from tests.conftest import TINY, slow
 
 BACKENDS = ("onnxruntime", "openvino")
 HEADS = ("answer", "classify", "embed", "fill_mask")
@@ -63,7 +63,9 @@ def assert_equal(source, head: str, backend: str) -> None:
         np.testing.assert_allclose(given[name], values, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("head,backend", list(zip(HEADS, BACKENDS * 2)))
+@pytest.mark.parametrize(
+    "head,backend", [*zip(HEADS[:2], BACKENDS), *(slow(*pair) for pair in zip(HEADS[2:], BACKENDS))]
+)
 def test_every_head_is_that_of_tensorflow(head, backend):
     need(backend)
     assert_equal(source_lib.random_source(BertConfig(**ONE), head, 3), head, backend)

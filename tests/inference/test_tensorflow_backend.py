@@ -12,6 +12,7 @@ from official.inference import backends, fused_bert, rows, source
 from official.inference.backends import tensorflow as backend
 from official.io.native_library import Processor
 from official.modeling import stages
+from tests.conftest import slow
 
 SIZES = dict(vocab_size=90, hidden_size=48, num_hidden_layers=2, num_attention_heads=3, intermediate_size=64)
 GROUPBERT = dict(groupbert_ffn_output_groups=2, groupbert_conv_group_size=16)
@@ -61,7 +62,12 @@ def test_networks_of_a_model_share_its_encoder():
 
 
 @pytest.mark.parametrize(
-    "block_type,head", [*(("bert", head) for head in source.HEADS), ("groupbert", "answer")]
+    "block_type,head",
+    [
+        ("bert", "classify"),
+        *(slow("bert", head) for head in source.HEADS if head != "classify"),
+        ("groupbert", "answer"),
+    ],
 )
 def test_outputs_are_those_of_the_model(head, block_type, monkeypatch):
     layers = 2 if block_type == "bert" else 1  # compiling groupbert takes seconds
@@ -83,6 +89,7 @@ def test_outputs_are_those_of_the_model(head, block_type, monkeypatch):
                 np.testing.assert_allclose(outputs[name], values, atol=TOLERANCES[dtype[:4]])
 
 
+@pytest.mark.slow
 def test_bf16_on_a_cpu_without_its_instructions_is_the_models_own(monkeypatch):
     narrow = Processor("one with AVX2", 2, ("avx2", "fma"))
     monkeypatch.setattr(fused_bert, "processor", lambda: narrow)  # on such a one oneDNN would end the process

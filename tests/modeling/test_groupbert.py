@@ -9,7 +9,7 @@ import tensorflow as tf
 from official.config import BertConfig
 from official.modeling.blocks import groupbert
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
-from tests.conftest import TINY
+from tests.conftest import TINY, slow
 from tests.modeling import models
 from tests.numpy_groupbert import NumpyGroupBert, convolve
 
@@ -81,7 +81,7 @@ def with_first_tokens_at_the_end(row: dict) -> tuple[dict, np.ndarray]:
     return moved, order
 
 
-@models.OPERATIONS
+@pytest.mark.parametrize("kernels", [slow("plain"), "fused"])
 def test_first_tokens_at_the_end_of_the_row_are_neighbours_of_their_own_sequence(kernels):
     model = models.randomised(BertPretrainer(config(num_hidden_layers=1), kernels))
     moved, order = with_first_tokens_at_the_end(models.packed())
@@ -91,7 +91,7 @@ def test_first_tokens_at_the_end_of_the_row_are_neighbours_of_their_own_sequence
     )
 
 
-@models.OPERATIONS
+@pytest.mark.parametrize("kernels", [slow("plain"), "fused"])
 @pytest.mark.parametrize("at_the_end", [False, True])
 def test_a_sequence_sees_neither_its_neighbours_nor_padding(at_the_end, kernels):
     model = models.randomised(SpanModel(config(), kernels))
@@ -103,7 +103,7 @@ def test_a_sequence_sees_neither_its_neighbours_nor_padding(at_the_end, kernels)
         assert not np.allclose(found.numpy()[changed], before.numpy()[changed])
 
 
-@models.OPERATIONS
+@pytest.mark.parametrize("kernels", [slow("plain"), "fused"])
 def test_a_row_of_one_sequence_does_not_see_its_padding(kernels):
     batch, tokens = models.separate(), models.separate()["input_mask"] > 0
     other = {**batch, "input_ids": np.where(tokens, batch["input_ids"], 7)}

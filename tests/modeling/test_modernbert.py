@@ -15,6 +15,7 @@ from official.config import BertConfig
 from official.config.model import bert_config_from_dict
 from official.modeling.blocks import modernbert
 from official.modeling.models import MaskedLMModel, SequenceModel, SpanModel, TagModel
+from tests.conftest import slow
 from tests.modeling import models
 from tests.numpy_modernbert import NumpyModernBert
 from tests.refusals import assert_refused
@@ -74,7 +75,7 @@ def _expected(weights: dict, pooling: str) -> np.ndarray:
     return oracle.predict(np.stack(pooled)) @ weights["output_weights"].T + weights["output_bias"]
 
 
-@pytest.mark.parametrize("kernels", ["plain", "fused", "native"])
+@pytest.mark.parametrize("kernels", [slow("plain"), slow("fused"), "native"])
 def test_rows_of_all_kinds_agree_with_numpy(kernels):
     """Padded, without padding, and packed, with scores apart or together; classifiers, tags and answers."""
     problems = []

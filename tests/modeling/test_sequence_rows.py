@@ -9,7 +9,7 @@ from official.config import BertConfig, encoder_options
 from official.modeling import attention, varlen
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from official.modeling.varlen import SequenceLayout
-from tests.conftest import TINY
+from tests.conftest import TINY, slow
 from tests.modeling import models
 
 ROW = 24  # widths of 8, 16 and 24 tokens
@@ -55,7 +55,7 @@ def pair(kernels: str, shared: bool = False, **changes):
     return ours, models.copy_weights(ours, BertPretrainer(config, kernels))
 
 
-@models.OPERATIONS
+@pytest.mark.parametrize("kernels", [slow("plain"), "fused"])
 def test_by_sequence_is_by_row(kernels):
     """Every kind of row; what a row of padding gives is nobody's."""
     batch = batch_of(*(row for name, row in ROWS.items() if name != "padding"))
@@ -97,7 +97,7 @@ def test_what_is_taken_apart_comes_together_again():
         assert tokens == np.count_nonzero(ids)
 
 
-@models.OPERATIONS
+@pytest.mark.parametrize("kernels", [slow("plain"), "fused"])
 @pytest.mark.parametrize("by_sequence", [False, True], ids=["by row", "by sequence"])
 def test_gradients_of_a_sequence_do_not_depend_on_its_neighbours(kernels, by_sequence):
     """The second of three gets other tokens: every gradient of the others' losses keeps its bits."""

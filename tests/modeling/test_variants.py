@@ -61,18 +61,17 @@ CASES = [
     # Operations.
     dict(kernels="fused"),
     dict(kernels="native"),
-    dict(kernels="fused", seed=SEED, shared=True, hidden_act="gelu_erf"),
+    *slow(dict(kernels="fused", seed=SEED, shared=True, hidden_act="gelu_erf")),
     dict(kernels="native", seed=SEED, shared=True, hidden_act="gelu_erf"),
     *slow(dict(kernels="fused", seed=SEED, batch="packed", jit_compile=True)),  # --enable_xla: the same masks
     # Types.
     *slow(*(dict(policy=policy) for policy in POLICIES)),
     *slow(*(dict(kernels="fused", seed=SEED, shared=True, policy=policy) for policy in POLICIES)),
-    dict(kernels="native", seed=SEED, shared=True, policy="mixed_float16"),
-    *slow(dict(kernels="native", seed=SEED, shared=True, policy="mixed_bfloat16")),
-    dict(GROUPBERT, batch="packed", kernels="fused", policy="mixed_float16"),
+    *slow(*(dict(kernels="native", seed=SEED, shared=True, policy=policy) for policy in POLICIES)),
+    *slow(dict(GROUPBERT, batch="packed", kernels="fused", policy="mixed_float16")),
     dict(kernels="fused", batch="packed", by_sequence=True, policy="mixed_bfloat16"),
     # Sequence by sequence.
-    dict(kernels="fused", seed=SEED, batch="packed", by_sequence=True),
+    *slow(dict(kernels="fused", seed=SEED, batch="packed", by_sequence=True)),
     # Only the vectors that heads read, in the last block.
     dict(narrow=True),
     dict(narrow=True, kernels="fused", name="sequence"),
@@ -84,16 +83,16 @@ CASES = [
     ),
     dict(narrow=True, batch="predicted first"),
     dict(narrow=True, kernels="fused", recompute="attention", shared=True),
-    dict(narrow=True, kernels="fused", recompute="block"),
+    *slow(dict(narrow=True, kernels="fused", recompute="block")),
     *slow(*(dict(GROUPBERT, narrow=True, kernels="fused", batch="packed", name=name) for name in MODELS)),
     # Without padding.
-    *(dict(unpad=True, kernels="fused", narrow=narrow) for narrow in (False, True)),
-    dict(unpad=True, kernels="fused", narrow=True, name="sequence"),
+    dict(unpad=True, kernels="fused", narrow=True),
+    *slow(dict(unpad=True, kernels="fused"), dict(unpad=True, kernels="fused", narrow=True, name="sequence")),
     *slow(*(dict(GROUPBERT, unpad=True, kernels="fused", narrow=narrow) for narrow in (False, True))),
     # What is computed again in the backward pass.
     *(dict(each, shared=True, tolerance=EXACT) for each in AGAIN),
-    *(dict(each, kernels="fused", num_hidden_layers=1) for each in AGAIN),
     *slow(
+        *(dict(each, kernels="fused", num_hidden_layers=1) for each in AGAIN),
         dict(AGAIN[1], kernels="fused", jit_compile=True, num_hidden_layers=1),
         *(dict(each, tolerance=EXACT, **more) for each in AGAIN for more in (GROUPBERT, dict(name="span"))),
         *(dict(each, kernels="fused", shared=True, batch="packed", by_sequence=True) for each in AGAIN),
@@ -101,10 +100,12 @@ CASES = [
         *(dict(each, kernels="fused", batch="packed", **GROUPBERT) for each in AGAIN),
     ),
     # A graph need not know the sizes of a batch.
-    dict(kernels="fused", seed=SEED, shared=True, batch="packed", sizes=any_size),
-    dict(kernels="fused", seed=SEED, batch="packed", sizes=any_size, name="sequence"),
     dict(kernels="native", seed=SEED, sizes=any_size, name="span"),
-    dict(GROUPBERT, kernels="fused", seed=SEED, shared=True, batch="packed", sizes=any_size),
+    *slow(
+        dict(kernels="fused", seed=SEED, shared=True, batch="packed", sizes=any_size),
+        dict(kernels="fused", seed=SEED, batch="packed", sizes=any_size, name="sequence"),
+        dict(GROUPBERT, kernels="fused", seed=SEED, shared=True, batch="packed", sizes=any_size),
+    ),
     dict(kernels="fused", seed=SEED, shared=True, batch="packed", by_sequence=True, sizes=any_rows),
 ]
 OF_SIZES = ("block_type", "hidden_act", "num_hidden_layers")
@@ -154,7 +155,16 @@ def test_a_model_is_the_plain_one(case):
     check(**case)
 
 
-@pytest.mark.parametrize("block_type,kernels", [("bert", "plain"), ("bert", "fused"), ("groupbert", "fused")])
+@pytest.mark.parametrize(
+    "block_type,kernels",
+    [
+        ("bert", "fused"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in [("bert", "plain"), ("groupbert", "fused")]
+        ),
+    ],
+)
 def test_packed_sequences_are_the_separate_ones(block_type, kernels):
     config = BertConfig(**TINY, **GROUPS, block_type=block_type)
     model = models.randomised(BertPretrainer(config, kernels, shared=kernels == "fused"))
@@ -239,6 +249,7 @@ def test_less_is_kept(block_type, shared, kernels):
     assert peaks["block"] < 0.7 * peaks["attention"] and peaks["attention"] < 0.85 * peaks["none"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
 def test_a_step_computes_again_what_was_asked_and_an_evaluation_nothing(kernels):
     def flops(again, seed):

@@ -51,6 +51,7 @@ def test_each_device_holds_its_stages(planned):
     assert all(each["total"] == sum(each.values()) - each["total"] for each in held)
 
 
+@pytest.mark.slow
 def test_activations_count_the_micro_batches_in_flight(planned):
     _, plan = planned(FOUR)
     _, other = planned(FOUR, pipeline_schedule="gpipe")
@@ -61,6 +62,7 @@ def test_activations_count_the_micro_batches_in_flight(planned):
     assert kept[0][1] - kept[0][2] == pytest.approx((kept[1][2] - kept[0][2]) / 2)
 
 
+@pytest.mark.slow
 def test_bubbles_are_of_every_schedule_that_the_stages_allow(planned):
     _, plan = planned(FOUR)
     pipeline = plan["pipeline"]

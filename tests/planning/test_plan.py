@@ -104,6 +104,7 @@ def test_sizes_are_those_of_a_built_model(make_config):
         assert plan["bytes"]["optimizer_slots"] == kept
 
 
+@pytest.mark.slow
 def test_runs_that_are_no_number_of_like_steps(make_config):
     several = dict(num_accumulation_steps=4, do_eval=True, steps_between_eval=5)
     plan = plan_of(make_config(batch_warmup='{"0": 1, "3": 2, "10": 4}', **several))
@@ -268,6 +269,7 @@ GLUE = dict(task="glue", glue_task="rte", data_dir="d", **FINE_TUNING)
 POSITIONS = {"max_position_embeddings": 32}
 
 
+@pytest.mark.slow
 def test_packed_fine_tuning_is_planned_without_its_data(make_config):
     for settings in (SQUAD, GLUE):
         plan = plan_of(make_config(POSITIONS, pack=True, **PACKED, **settings))
@@ -275,6 +277,7 @@ def test_packed_fine_tuning_is_planned_without_its_data(make_config):
         assert plan["train_records_read"] == plan["train_sequences"] == 400
 
 
+@pytest.mark.slow
 def test_a_run_without_training_is_planned_by_its_batches(make_config):
     for settings in (
         dict(do_eval=True),
@@ -308,6 +311,7 @@ def test_steps_that_only_the_data_say(make_config):
     assert "--num_steps_per_epoch=N sets them" in plan_lib.describe(plan)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_laid_out_for_several_is_planned_as_it_is_dealt_out(make_config):
     several = plan_of(make_config(train_batch_size=48, logical_workers=4))
     alone = plan_of(make_config(train_batch_size=48, num_accumulation_steps=4))

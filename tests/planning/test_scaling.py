@@ -118,6 +118,7 @@ def test_a_batch_that_cannot_be_shared_out_says_so(make_config):
     assert "3, 16 hosts. These can share it: 1, 2, 4, 8" in plan_lib.describe(plan)
 
 
+@pytest.mark.slow
 def test_the_step_of_a_pipeline_has_its_bubble(make_config):
     plan = plan_of(make_config({"num_hidden_layers": 2}, **HOSTS, **PIPELINE))
     rows = plan["scaling"]["hosts"]
@@ -187,6 +188,7 @@ def test_extremes_are_numbers(make_config):
         assert json.loads(json.dumps(plan["scaling"], allow_nan=False)) and plan_lib.describe(plan)
 
 
+@pytest.mark.slow
 def test_the_curves_are_drawn(make_config, tmp_path):
     path = tmp_path / "a.png"
     config = make_config(**HOSTS, plan_picture=str(path))

@@ -18,7 +18,7 @@ from official.training import feeding
 from official.training.metrics_window import NonFiniteError
 from official.training.strategy_loop import Loop
 from tests import programs
-from tests.conftest import write_records
+from tests.conftest import slow, write_records
 from tests.records import short_examples
 from tests.refusals import assert_refused
 from tests.run_folders import run
@@ -238,7 +238,8 @@ def test_other_settings_begin_a_new_log(run_config, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error", [NonFiniteError("loss not finite"), ConfigError("a file is broken"), KeyboardInterrupt()]
+    "error",
+    [slow(NonFiniteError("loss not finite")), slow(ConfigError("a file is broken")), KeyboardInterrupt()],
 )
 def test_every_way_out_ends_the_log(run_config, monkeypatch, error):
     config = run_config()

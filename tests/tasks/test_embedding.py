@@ -284,6 +284,7 @@ def test_every_family_and_precision_makes_vectors(table):
 # From files to scores
 
 
+@pytest.mark.slow
 def test_every_kind_of_table_is_learned(table, tmp_path):
     for kind, score in {"pairs": "ndcg_at_10", "triplets": "ndcg_at_10", "scores": "spearman"}.items():
         result = run(table(kind, model_dir=kind, matryoshka_sizes="8", query_prompt="what "))

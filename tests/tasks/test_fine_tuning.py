@@ -22,7 +22,7 @@ from official.tasks import TASKS
 from official.training import finish as finish_lib
 from official.training import run as runner
 from official.training import task as task_lib
-from tests.conftest import ROOT
+from tests.conftest import ROOT, slow
 from tests.fine_tuning_files import COLOURS
 from tests.run_folders import run
 
@@ -35,7 +35,7 @@ MIRRORED = dict(
 # SQuAD
 
 
-@pytest.mark.parametrize("impossible", [False, True])
+@pytest.mark.parametrize("impossible", [slow(False), True])
 def test_squad_from_files_to_scores_and_predictions(squad, tmp_path, impossible):
     epochs, folder = 2 if impossible else 20, tmp_path / "run"
     settings = dict(do_predict=True, steps_per_loop=40, steps_between_eval=80)
@@ -159,6 +159,7 @@ def test_best_checkpoint_is_kept_and_scored(squad, tmp_path):
     assert again.step == best_step and again.scores["f1"] == pytest.approx(f1)
 
 
+@pytest.mark.slow
 def test_predictions_are_timed_as_popart_does_and_other_ones_set_aside(squad, tmp_path, caplog):
     """Several rounds tell throughput and latency."""
     caplog.set_level("INFO", logger="absl")
@@ -180,6 +181,7 @@ def test_predictions_are_timed_as_popart_does_and_other_ones_set_aside(squad, tm
     assert (tmp_path / "run" / "predictions-1.json").read_bytes() == first
 
 
+@pytest.mark.slow
 def test_a_timed_prediction_of_generated_data_needs_no_checkpoint(make, caplog):
     caplog.set_level("INFO", logger="absl")
     settings = dict(generated_data=True, do_train=False, do_eval=False, do_predict=True, max_query_length=16)
@@ -214,7 +216,7 @@ def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypat
 # GLUE
 
 
-KINDS = ("cola", "ax", "stsb")  # one text, pairs and a test set of another task, scores
+KINDS = ("ax", "stsb")  # pairs and a test set of another task, scores
 
 
 @pytest.mark.parametrize(

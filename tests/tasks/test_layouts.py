@@ -223,6 +223,7 @@ def test_training_does_not_depend_on_padding_replicas_and_accumulation(files, tm
     assert first_losses(tmp_path / "two") == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_synthetic_rows_have_the_form_of_those_that_are_read(files):
     for name, pack in (("squad", True), ("squad", False), ("rte", True), ("rte", False)):
         config = files(name, pack=pack)

@@ -72,6 +72,7 @@ def test_a_held_batch_stays_the_same_and_is_shared_out(make_config):
     assert parts[0][0].shape == (4, 16) and not np.array_equal(*parts[0])
 
 
+@pytest.mark.slow
 def test_how_a_run_is_told_changes_no_bit_of_it(make_config, tmp_path):
     lines = []
     for style in ("plain", "graphcore"):
@@ -86,6 +87,7 @@ def test_how_a_run_is_told_changes_no_bit_of_it(make_config, tmp_path):
     assert lines[0] == lines[1] and len(lines[0]) == 2
 
 
+@pytest.mark.slow
 def test_an_evaluation_alone_compiles_no_training(make_config, record_files):
     """The batches of a training need not even fit."""
     files = dict(input_files=record_files(), log_style="graphcore")

@@ -58,9 +58,16 @@ def terms_and_gradients(config, model=None) -> tuple:
 
 
 PLAIN, BY_SEQUENCE = dict(kernels="plain"), dict(loss_averaging_basis="persequence", objective="mlm")
-QUICK = [PACKED | PLAIN, PACKED | BY_SEQUENCE, dict(UNPAD, **BY_SEQUENCE, recompute="attention")]
-QUICK += [UNPAD | STATIC, PACKED | ELECTRA]
-REST = [UNPAD | PLAIN, STATIC | PLAIN, UNPAD | ELECTRA | PLAIN, UNPAD | STATIC | ELECTRA]
+QUICK = [PACKED | BY_SEQUENCE, UNPAD | STATIC]
+REST = [
+    PACKED | PLAIN,
+    dict(UNPAD, **BY_SEQUENCE, recompute="attention"),
+    PACKED | ELECTRA,
+    UNPAD | PLAIN,
+    STATIC | PLAIN,
+    UNPAD | ELECTRA | PLAIN,
+    UNPAD | STATIC | ELECTRA,
+]
 REST += [dict(UNPAD, recompute="block")]
 REST += [dict(UNPAD, model=dict(block_type="groupbert", groupbert_conv_group_size=8))]
 
@@ -116,7 +123,7 @@ def test_evaluations_agree(make_config, short_files, packed_files, tmp_path):
 # Rows of several sequences
 
 
-@pytest.mark.parametrize("kind", ["on the fly", "files"])
+@pytest.mark.parametrize("kind", ["on the fly", slow("files")])
 def test_steps_count_the_sequences_of_their_rows(make_config, given, kind):
     loop = make_loop(make_config(**given(kind)))
     assert loop.plan.is_packed and 1.2 < loop.plan.sequences_per_row < 2.2
@@ -134,6 +141,7 @@ def test_steps_count_the_sequences_of_their_rows(make_config, given, kind):
     assert rate_sequences == sequences and values["sequences_per_sec"] == pytest.approx(sequences / secs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["on the fly", slow("files")])
 def test_only_compiling_plans_the_rows_that_are_there(make_config, given, kind):
     text = runner.compile_only(make_config(**given(kind), compile_only=True), PretrainingTask)
@@ -278,6 +286,7 @@ def test_gpus_have_fewer_sizes(monkeypatch):
     assert waste < 0.05 and more_waste < 0.1, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [dict(dtype="bf16"), slow(dict(dtype="fp16", loss_scale="128"))], ids=str
 )
@@ -289,6 +298,7 @@ def test_other_precisions(make_config, short_files, settings):
     np.testing.assert_allclose(losses(**UNPAD), losses(), rtol=2e-2)
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_full_rows_cost(make_config):
     plans = [plan_lib.make_plan(make_config(unpad=unpad), PretrainingTask) for unpad in (False, True)]
     assert plans[0]["flops_per_step"] == plans[1]["flops_per_step"] > 0

@@ -25,7 +25,7 @@ from official.training import run as runner
 from official.training.loop import Outcome
 from official.training.process_group import Interruption, ProcessGroup
 from official.training.strategy_loop import Loop
-from tests.conftest import TINY
+from tests.conftest import TINY, slow
 from tests.run_folders import assert_same_run, run
 from tests.training.test_training import DROPOUT
 
@@ -103,7 +103,7 @@ def test_a_call_ends_where_a_profile_begins_and_ends():
     assert pace.steps(1, 0) == 1
 
 
-@pytest.mark.parametrize("task", ["pretrain", "squad"])
+@pytest.mark.parametrize("task", ["pretrain", slow("squad")])
 def test_an_interrupted_interval_goes_on_to_the_same_bits(
     make_config, squad, record_files, tmp_path, monkeypatch, deterministic, task
 ):
@@ -160,7 +160,7 @@ def test_a_deterministic_step_is_tried_first_on_gpus(make_config, record_files, 
     assert not read_metrics(refused.model_dir)
 
 
-@pytest.mark.parametrize("set_name", ["eval_dataset", "predict_dataset"])
+@pytest.mark.parametrize("set_name", [slow("eval_dataset"), "predict_dataset"])
 def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(glue, monkeypatch, set_name):
     """Between two batches; the same command makes it again."""
     config = glue("sst2", dict(train=24, dev=24, test=24), do_predict=True, eval_batch_size=8)

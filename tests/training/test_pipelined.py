@@ -58,7 +58,7 @@ FINE_TUNING |= dict(max_predictions_per_seq=config_lib.FIELDS["max_predictions_p
 PACKED = dict(pack_on_the_fly=True)
 MIRRORED = dict(replicas(2), num_accumulation_steps=2)
 TWO, FOUR = dict(num_accumulation_steps=2), dict(num_accumulation_steps=4)
-CASES = [(PACKED | TWO, pipeline(4, 4, pipeline_schedule="gpipe"))]
+CASES = [slow(PACKED | TWO, pipeline(4, 4, pipeline_schedule="gpipe"))]
 CASES += [(dict(FINE_TUNING, task="squad"), pipeline(2, 2))]
 CASES += [slow(MIRRORED, pipeline(2, 4, all_reduce_alg=None)), slow(TWO, pipeline(1, 1))]
 CASES += [slow(dict(TWO, objective="mlm"), pipeline("emb / hid*3 / mlm", 3))]

@@ -65,6 +65,7 @@ def test_steps_are_those_of_tensorflow(make_config, settings):
         assert not copies_of(loop)
 
 
+@pytest.mark.slow
 def test_a_step_casts_no_kernel_and_no_gradient_of_one(make_config):
     def casts(kernel: str) -> int:
         loop = make_loop(make_config(dict(num_hidden_layers=2), dtype="bf16", kernels=kernel))
@@ -104,7 +105,7 @@ def test_an_update_that_is_skipped_changes_nothing_but_the_scale(make_config):
     assert_copies(loop)
 
 
-@pytest.mark.parametrize("kernels", [("native", "fused"), ("fused", "native")])
+@pytest.mark.parametrize("kernels", [("native", "fused"), slow(("fused", "native"))])
 def test_a_checkpoint_of_one_is_a_checkpoint_of_the_other(make_config, kernels, tmp_path):
     first, second = kernels
     shared = dict(dtype="bf16", num_steps_per_epoch=8, steps_per_loop=2, stop_steps=2)
@@ -225,6 +226,7 @@ def ancestors(operations) -> set:
     return found
 
 
+@pytest.mark.slow
 def test_the_packs_of_the_last_layers_do_not_wait_for_the_first_layers(make_config):
     packs = dict(explicit_allreduce=True, allreduce_bytes_per_pack=5000 * tf.bfloat16.size)
     settings = dict(allreduce_dtype="bfloat16", num_accumulation_steps=2, **replicas(2, None))

@@ -69,6 +69,7 @@ def test_a_profile_is_written_and_changes_no_number(make_config, tmp_path, share
     assert "Where the time goes" in report and "matrix products" in report
 
 
+@pytest.mark.slow
 def test_memory_by_layer(make_config, shared_steps):
     """Large enough for the pool that tells of tensors of 256 KiB and more."""
     model = dict(vocab_size=2000, num_hidden_layers=2, hidden_size=64, intermediate_size=256)
@@ -94,6 +95,7 @@ def test_memory_by_layer(make_config, shared_steps):
     assert "Memory at the peak" in report and "layer_1" in report
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_within_the_window_leaves_nothing(
     make_config, monkeypatch, caplog, shared_steps
 ):

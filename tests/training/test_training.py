@@ -75,7 +75,11 @@ ADAMW, LOCAL = dict(optimizer_type="adamw"), dict(clip_scope="micro_batch", loss
 PACKED, UNPAD = dict(pack_on_the_fly=True), dict(unpad=True)
 
 
-LAYOUTS = [(1, 8, ADAMW), (2, 2, dict(PACKED, **ADAMW)), slow(2, 1, dict(UNPAD, **ADAMW, kernels="plain"))]
+LAYOUTS = [
+    (1, 8, ADAMW),
+    slow(2, 2, dict(PACKED, **ADAMW)),
+    slow(2, 1, dict(UNPAD, **ADAMW, kernels="plain")),
+]
 LAYOUTS += [slow(*sizes, {}) for sizes in ((2, 4), (1, 8), (8, 1))]
 LAYOUTS += [slow(*sizes, ADAMW) for sizes in ((2, 4), (4, 2))]
 LAYOUTS += [slow(*sizes, PACKED) for sizes in ((1, 8), (4, 2))]
@@ -212,6 +216,7 @@ def test_loss_scale_cancels_out(make_config, count, clip_scope, normalization):
     assert_close(scaled, train(make_config(**shared), steps=2))
 
 
+@pytest.mark.slow
 def test_fp16_trains(make_config):
     settings = dict(dtype="fp16", num_accumulation_steps=2, learning_rate=5e-3)
     loop = make_loop(make_config(**replicas(2), **settings))
@@ -288,6 +293,7 @@ def _noting(events: list, function):
     return noting
 
 
+@pytest.mark.slow
 def test_accumulation_of_a_model_of_some_size(make_config):
     """TensorFlow's optimizer of graphs breaks the sum of gradients of a model like this one, not of smaller
     ones."""
@@ -376,7 +382,7 @@ def test_other_random_records_are_another_evaluation(make_config):
     assert not real.evaluates_like(make_config(input_files="y"))
 
 
-@pytest.mark.parametrize("when", ["training", "resuming", "evaluating"])
+@pytest.mark.parametrize("when", ["training", slow("resuming"), "evaluating"])
 def test_a_truncated_file_is_named(make_config, record_files, tmp_path, when):
     files, evaluation = record_files(), record_files(name="eval")
     shared = dict(input_files=files, eval_files=evaluation, do_eval=True)

@@ -260,7 +260,7 @@ def _read_framed(path: str, limit: int | None, at_once: int) -> Iterator[list[by
             while number != limit:
                 batch: list[bytes] = []
                 try:
-                    batch.extend(itertools.islice(records, at_once))  # `extend` keeps the records before damage
+                    batch.extend(itertools.islice(records, at_once))  # keeps those before damage
                     ends = len(batch) < at_once
                 except tf.errors.DataLossError:
                     ends = True

@@ -17,7 +17,7 @@ from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records import encoding, record_formats
 from official.io.errors import ConfigError
-from tests.conftest import write_records
+from tests.conftest import slow, write_records
 from tests.data.records.test_records import LENGTH, MOST, make_examples
 from tests.records import encode
 
@@ -49,7 +49,7 @@ def plain(tmp_path) -> str:
     return make_input(tmp_path / "plain", "plain")
 
 
-@pytest.mark.parametrize("kind", ["plain", "compact", "packed"])
+@pytest.mark.parametrize("kind", [slow("plain"), "compact", slow("packed")])
 def test_every_sequence_is_in_exactly_one_row(tmp_path, kind):
     source, output = make_input(tmp_path / "records", kind), str(tmp_path / "out")
     manifest = creation.pack_records(creation.Job(source, output, num_shards=3))

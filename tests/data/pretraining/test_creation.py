@@ -16,6 +16,7 @@ from official.data.records import record_formats, schema
 from official.data.word_pieces import vocabulary
 from official.io import record_paths
 from official.io.errors import ConfigError
+from tests.conftest import slow
 from tests.data.text.test_documents import write
 from tests.records import read_records
 
@@ -141,7 +142,7 @@ def test_the_vocabulary_is_kept_beside_the_records_and_handed_on(
     assert record_paths.find_files(f"{folders[1]}/*.t*") == [f"{folders[1]}/part-00000-of-00001.tfrecord"]
 
 
-@pytest.mark.parametrize("num_shards", [2, 16])
+@pytest.mark.parametrize("num_shards", [2, slow(16)])
 def test_every_copy_of_a_document_is_made_once_and_random_segments_come_from_its_pool(
     vocab_file, tmp_path, num_shards, monkeypatch
 ):

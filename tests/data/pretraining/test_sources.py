@@ -141,6 +141,7 @@ def test_a_mixture_weighs_what_is_left_without_duplicates(vocab_file, tmp_path, 
 # The order while training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_shards, num_streams", [(1, 1), (8, 4), slow(13, 1), slow(64, 4)])
 def test_copies_of_a_document_come_far_apart(vocab_file, tmp_path, monkeypatch, num_shards, num_streams):
     # Quarters of a slice come in one order: between copies that follow each other lie three quarters of a

@@ -54,7 +54,7 @@ def write_kind(folder, kind: str, sizes: list[int], schema) -> list[str]:
     ]
 
 
-@pytest.fixture(params=["plain", "compact"])
+@pytest.fixture(params=[slow("plain"), "compact"])
 def files(request, tmp_path, schema, monkeypatch):
     """Returns three files of 12 examples, of compact records that hold up to five; a window has fewer
     examples than a file."""

@@ -113,6 +113,7 @@ def test_slots_of_predicted_tokens_are_78_as_published_and_79_are_refused():
     assert "expected 512 and 76" in str(problem)
 
 
+@pytest.mark.slow
 def test_training_goes_on_where_it_stopped(tmp_path):
     """Of binaries; TFRecords that hold several sequences are test_data_reading.py's."""
     files = [file_of(tmp_path, "popart_static", name=f"strategy_{number}_part_0") for number in range(2)]
@@ -175,6 +176,7 @@ def file_of_packs(folder, kind: str, members: list[int], length: int = 60, most:
     return foreign_records.write(folder / "part", kind, foreign_records.encoded(examples, packs, kind, most))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", each(kind for kind in PACKED if kind in BINARIES))
 def test_rows_of_few_sequences_in_front_do_not_matter(kind, tmp_path):
     """Each may be read in several shapes, also with room for fewer sequences and fewer predicted tokens."""

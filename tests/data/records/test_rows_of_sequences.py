@@ -16,7 +16,7 @@ from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
 from official.data.records.formats import packed
 from official.data.records.on_the_fly import Packer
-from tests.conftest import write_records
+from tests.conftest import slow, write_records
 from tests.records import Sequence, encode, members_of, sequences_of, short_examples
 
 LENGTH, MOST, DEPTH = 24, 4, 4
@@ -37,7 +37,7 @@ def examples(file: int, count: int = EACH):
     return short_examples(count, seed=file, length=LENGTH, most=MOST, shortest=6, longest=11)
 
 
-@pytest.fixture(params=["plain", "compact", "remask", "packed"])
+@pytest.fixture(params=[slow("plain"), "compact", slow("remask"), "packed"])
 def files(request, tmp_path):
     return _written(tmp_path, request.param)
 
@@ -108,7 +108,7 @@ def test_rows_are_fuller_than_sequences_are_long_and_not_in_order_of_length(plai
     assert firsts != sorted(firsts, reverse=True)
 
 
-@pytest.mark.parametrize("streams,batch_size,done", [(1, 3, 7), (4, 4, 18)])
+@pytest.mark.parametrize("streams,batch_size,done", [slow(1, 3, 7), (4, 4, 18)])
 def test_going_on_gives_the_rows_that_come_next(plain_files, streams, batch_size, done):
     whole, counts = batches(plain_files, done + 4, batch_size, streams), np.zeros(MOST_STREAMS, int)
     for batch in whole[:done]:
@@ -119,6 +119,7 @@ def test_going_on_gives_the_rows_that_come_next(plain_files, streams, batch_size
     assert rows(batches(plain_files, 4, batch_size, streams, **done_so_far)) == rows(whole[done:])
 
 
+@pytest.mark.slow
 def test_without_counts_of_streams_all_begin_at_the_same_place(plain_files):
     """As after a run that was not packed: nothing fails, whatever the place is inside a buffer."""
     for done in (37, 160):
@@ -184,6 +185,7 @@ def test_packed_files_go_on_after_rows(packed_files):
         assert rows(rest) == rows(whole[5:8])
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_packed_files_ends_inside_a_row(packed_files):
     """What is behind the last sequence has no weight, tokens and relation alike."""
     for count in (2, 44, 99):

@@ -11,6 +11,7 @@ from official.data.packing.plan import plan_of, ranks
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 from official.io.errors import ConfigError
+from tests.conftest import slow
 
 SEQUENCES, ROW, PLACES, BATCH = 203, 64, 4, 8
 
@@ -24,7 +25,7 @@ def make_rows(lengths) -> token_rows.TokenRows:
 
 ROWS = make_rows(np.random.default_rng(0).integers(3, 40, SEQUENCES))
 PLAN = plan_of(ROWS.lengths, ROW, PLACES)
-each_kind = pytest.mark.parametrize("kind", ["bucketed", "fixed", "packed"])
+each_kind = pytest.mark.parametrize("kind", ["bucketed", slow("fixed"), "packed"])
 
 
 def shape_of(kind, part=BATCH, places=PLACES):
