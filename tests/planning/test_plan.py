@@ -212,6 +212,7 @@ def test_products_in_functions_and_loops_count():
     assert flat_graph(build)[0].flops() == 3 * 2 * 20 * 20 * 50
 
 
+@pytest.mark.slow
 def test_bf16_needs_less_memory_and_the_precision_is_put_back(make_config):
     model = dict(hidden_size=64, intermediate_size=256)
     settings = dict(train_batch_size=64, optimizer_type="adamw")

@@ -128,6 +128,7 @@ def test_the_step_of_a_pipeline_has_its_bubble(make_config):
     assert few["num_accumulation_steps"] < 4 and few["compute_secs"] > many["compute_secs"] / 4
 
 
+@pytest.mark.slow
 def test_replicas_of_a_host_and_what_is_assumed(make_config, monkeypatch):
     settings = dict(distribution_strategy="mirrored", num_virtual_devices=2)
     scaled = plan_of(make_config(**HOSTS, **settings))["scaling"]

@@ -175,6 +175,7 @@ def first_losses(result_folder) -> list[float]:
     return [line["loss"] for line in read_metrics(str(result_folder)) if line["split"] == "train"]
 
 
+@pytest.mark.slow
 def test_a_packed_run_counts_sequences(files, tmp_path):
     result = run(files("squad", pack=True, num_train_epochs=3, train_batch_size=4))
     assert result.status == "finished" and result.samples == 3 * TRAIN

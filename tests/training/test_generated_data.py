@@ -31,6 +31,7 @@ def test_generated_records_go_through_the_input_pipeline(make_config):
     assert saved["generated_data"] and saved["input_files"] is None  # what was asked for
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [dict(task="glue", glue_task="stsb"), dict(task="squad", max_query_length=8, doc_stride=8)]
 )

@@ -255,6 +255,7 @@ def test_only_tokens_and_predictions_that_count_are_computed(make_config, short_
     assert predicted <= logits_QV.shape[0] < predicted + 8 <= 64 * 3 and relation_B2.shape == (64, 2)
 
 
+@pytest.mark.slow
 def test_sizes_are_few_and_hold_what_they_are_for():
     sizes = [int(varlen.size_for(tf.constant(count), 6144)) for count in range(6145)]
     assert all(count <= size < count + 96 for count, size in enumerate(sizes[1:], 1))

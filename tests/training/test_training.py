@@ -195,6 +195,7 @@ def test_published_recipe_clips_each_micro_batch_before_averaging(make_config, r
         np.testing.assert_allclose(first(gradient) * first(factor), total / 2, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["fp32", slow("bf16")])
 def test_xla_agrees(make_config, dtype):
     plain, compiled = [

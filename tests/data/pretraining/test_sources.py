@@ -93,6 +93,7 @@ def test_documents_of_one_key_and_other_content_are_kept():
 # Mixtures
 
 
+@pytest.mark.slow
 def test_a_mixture_has_the_shares_that_are_wanted(vocab_file, tmp_path):
     write_documents(tmp_path / "books-0", range(300))
     write_documents(tmp_path / "books-1", range(300, 400))

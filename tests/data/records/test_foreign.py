@@ -28,7 +28,7 @@ PACKS = [[3, 0], [1], [5, 2, 4]]
 ORDER = [number for pack in PACKS for number in pack]
 PACKED = [kind for kind in FORMATS if FORMATS[kind].is_packed]
 BINARIES = [kind for kind in FORMATS if FORMATS[kind].encode is foreign_records.binary]
-QUICK = ("packed", "popart_in_place", "popart_plain")  # TFRecords and binaries, of rows and of one sequence
+QUICK = ("packed", "popart_in_place")  # TFRecords and binaries
 
 
 def each(kinds):
