@@ -92,11 +92,13 @@ def watch() -> None:
         for number, handler in previous.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(previous_fd)
-        os.close(writer)  # ends the thread
+        os.close(writer)
+        listener.join()  # else it may take the last signal for one of the next watch
         _state.received = _state.seen = _state.raised_in = _state.undo = None
 
     _state.undo = undo
-    threading.Thread(target=_listen, args=(reader,), daemon=True).start()
+    listener = threading.Thread(target=_listen, args=(reader,), daemon=True)
+    listener.start()
 
 
 @contextlib.contextmanager
