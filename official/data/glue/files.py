@@ -3,6 +3,7 @@ accepts."""
 
 from __future__ import annotations
 
+import functools
 import os
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from official.config import suggest
 from official.data.glue.tasks import MAX_SCORE, MRPC_TRAIN_AND_DEV, GlueTask
 from official.data.rows.text_rows import RowProblem, Table
+from official.data.tables.labels import scores_of_numbers
 from official.io import files, writing
 from official.io.errors import ConfigError
 
@@ -225,24 +227,21 @@ def score(task: GlueTask, predictions: np.ndarray, labels: np.ndarray) -> dict[s
       predictions: [N] classes (integers) or scores (floats) of the whole set.
       labels: [N] true classes or scores.
     """
-    from scipy import stats  # late: takes a second to load
-    from sklearn import metrics
-
-    def correlation(measure) -> float:
-        if not np.isfinite(predictions).all() or np.ptp(predictions) == 0 or np.ptp(labels) == 0:
-            return 0.0
-        # in float64: sums over thousands of float32 scores lose digits
-        return measure(labels.astype(np.float64), predictions.astype(np.float64))
-
     labels, predictions = np.asarray(labels), np.asarray(predictions)
+    if task.is_regression:
+        scores = scores_of_numbers(predictions.astype(np.float64), labels.astype(np.float64))
+        return {name: scores[name] for name in task.metrics}
+    from sklearn import metrics  # late: takes a second to load
+
+    def matthews(*sets: np.ndarray) -> float:
+        return metrics.matthews_corrcoef(*sets) if all(map(np.ptp, sets)) else 0.0
+
     measures = {
-        "accuracy": lambda: metrics.accuracy_score(labels, predictions),
-        "f1": lambda: metrics.f1_score(labels, predictions, average="binary", zero_division=0.0),
-        "matthews_correlation": lambda: correlation(metrics.matthews_corrcoef),
-        "pearson": lambda: correlation(lambda *sets: stats.pearsonr(*sets).statistic),
-        "spearman": lambda: correlation(lambda *sets: stats.spearmanr(*sets).statistic),
+        "accuracy": metrics.accuracy_score,
+        "f1": functools.partial(metrics.f1_score, average="binary", zero_division=0.0),
+        "matthews_correlation": matthews,
     }
-    return {name: float(measures[name]()) for name in task.metrics}
+    return {name: float(measures[name](labels, predictions)) for name in task.metrics}
 
 
 def baseline(task: GlueTask, labels: np.ndarray) -> dict[str, float]:

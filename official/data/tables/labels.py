@@ -379,6 +379,8 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
     """
     if labels.kind == NUMBER:
         return scores_of_numbers(predicted(labels, logits_NC), np.asarray(truths, np.float64))
+    from sklearn import metrics  # late: takes a second, and few programs score
+
     chances_NC = probabilities(labels, logits_NC)
     calls = predicted(labels, logits_NC)
     truths_NC, calls_NC = (_marks(part, chances_NC.shape[1]) for part in (truths, calls))
@@ -391,15 +393,15 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
         error = calibration_error(chances_NC.max(axis=1), calls == truths)
     found = {"accuracy": (calls_NC == truths_NC).all(axis=1).mean()}
     if labels.kind != CHOICE:
-        hits, called, there = (part.sum(axis=0) for part in (calls_NC & truths_NC, calls_NC, truths_NC))
-        f1_C = 2 * hits / np.maximum(called + there, 1)
-        # As in scikit-learn: a class that occurs neither in labels nor predictions is left out, or counts as
-        # 0 for multi-label rows.
-        seen = (called + there > 0) | (labels.kind == SEVERAL)
-        found["macro_f1"] = f1_C[seen].mean() if seen.any() else 0.0
-        found["micro_f1"] = 2 * hits.sum() / max(called.sum() + there.sum(), 1)
-        found["weighted_f1"] = (f1_C * there).sum() / max(there.sum(), 1)
-        areas = [area for area in map(roc_auc, chances_NC.T, truths_NC.T) if area is not None]
+        # A class that occurs neither in labels nor predictions is left out, or counts as 0 for `several`.
+        pair = (truths_NC, calls_NC) if labels.kind == SEVERAL else (truths, calls)
+        for average in ("macro", "micro", "weighted"):
+            found[f"{average}_f1"] = metrics.f1_score(*pair, average=average, zero_division=0.0)
+        areas = [
+            metrics.roc_auc_score(is_true_N, chances_N)
+            for is_true_N, chances_N in zip(truths_NC.T, chances_NC.T)
+            if is_true_N.any() and not is_true_N.all()
+        ]
         if areas:
             found["roc_auc"] = np.mean(areas)
     return {
@@ -409,26 +411,15 @@ def scores(labels: Labels, logits_NC: np.ndarray, truths: np.ndarray) -> dict[st
 
 def scores_of_numbers(values_N: np.ndarray, truths_N: np.ndarray) -> dict[str, float]:
     """Returns root_mean_squared_error, pearson and spearman."""
-    from scipy import stats  # late: takes a second, and few programs score
+    from scipy import stats  # late, too
 
     constant = len(values_N) < 2 or np.ptp(values_N) == 0 or np.ptp(truths_N) == 0
+    constant = constant or not np.isfinite(values_N).all()
     return {
         "root_mean_squared_error": float(np.sqrt(np.mean((values_N - truths_N) ** 2))),
         "pearson": 0.0 if constant else float(stats.pearsonr(truths_N, values_N).statistic),
         "spearman": 0.0 if constant else float(stats.spearmanr(truths_N, values_N).statistic),
     }
-
-
-def roc_auc(chances_N: np.ndarray, is_true_N: np.ndarray) -> float | None:
-    """Returns the area under the ROC curve: the share of pairs in which the row of the class has the larger
-    probability, ties counted as half; None if all rows are of the class, or none."""
-    from scipy import stats
-
-    there = int(is_true_N.sum())
-    if there in (0, len(is_true_N)):
-        return None
-    ranks = stats.rankdata(chances_N)
-    return float((ranks[is_true_N].sum() - there * (there + 1) / 2) / (there * (len(is_true_N) - there)))
 
 
 def calibration_error(chances_N: np.ndarray, is_right_N: np.ndarray) -> float:
