@@ -180,8 +180,7 @@ def _planned(path: str, histogram: Histogram, job: Job) -> algorithms.Planned:
     least squares can give another one on another machine."""
     if done := jobs.read_done(path):
         packs = {tuple(lengths): count for lengths, count in done["packs"]}
-        by = str(done.get("algorithm", job.algorithm))
-        return algorithms.Planned(PackingPlan(histogram.max_length, packs), done["secs"], by)
+        return algorithms.Planned(PackingPlan(histogram.max_length, packs), done["secs"], done["algorithm"])
     planned = algorithms.plan_by_algorithm(histogram, job.algorithm, job.max_sequences_per_pack)
     values = {"packs": list(planned.plan.packs.items()), "secs": planned.secs, "algorithm": planned.algorithm}
     jobs.write_done(path, values)
@@ -222,12 +221,13 @@ def blocks_of(part: Part, size: int = 1) -> Iterator[Examples]:
     bar.
 
     Raises:
-      ConfigError: for invalid records, or records of another shape; at the end for a file that changed since
-        the job was planned.
+      ConfigError: for invalid records, or records of another shape, and for a file that changed since the job
+        was planned.
     """
     some: list[Examples] = []
 
     def joined() -> Examples:
+        files_lib.check_unchanged(part.states)
         return Examples(*map(np.concatenate, zip(*(vars(one).values() for one in some))))
 
     for path, size_in_bytes in part.files:
@@ -500,12 +500,9 @@ def spill_part(dealer: Dealer, grouping: Grouping, part: Part, before: np.ndarra
     if _is_done(path, part):
         return
     done, seen = {"blocks": 0, "block_bytes": 0}, before.copy()
-    counted = jobs.read_what_is_done(done_path(grouping.folder, "counts", part.number))["lengths"]
-    last = seen + np.array(counted, np.int64)
     for examples in blocks_of(part, _BLOCK_SEQUENCES):
         lengths = examples.lengths
         counts = np.bincount(lengths, minlength=len(seen))
-        _check_unchanged(seen + counts <= last, part)
         shards, places = np.zeros_like(lengths), np.zeros_like(lengths)
         for length in np.flatnonzero(counts).tolist():
             own, ordinals = lengths == length, seen[length] + np.arange(counts[length])
@@ -516,15 +513,7 @@ def spill_part(dealer: Dealer, grouping: Grouping, part: Part, before: np.ndarra
         done["blocks"] += 1
         done["block_bytes"] += sequences.heads.nbytes + sequences.words.nbytes
         engines.report(0, len(lengths))
-    _check_unchanged(seen == last, part)
     jobs.write_done(path, done)
-
-
-def _check_unchanged(is_right: np.ndarray, part: Part) -> None:
-    if not is_right.all():
-        names = [path for path, _ in part.files]
-        named = names[0] if len(names) == 1 else f"{names[0]}, or a file up to {names[-1]},"
-        raise ConfigError(f"{named} was changed while it was read. Pack it again, with --overwrite.")
 
 
 def merge(target: Grouping, files_below: int, place: tuple[int, int], num_shards: int, share: float) -> None:

@@ -149,7 +149,7 @@ def parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) 
     the file. Raises ConfigError for its first invalid record."""
     try:
         values = _parsed(batch, features, kind)
-        suspect = any(bad.any() for bad in _faults(values, features).values())
+        suspect = any(bad.any() for bad in _faults(values).values())
     # UnicodeDecodeError: TensorFlow's Python API cannot decode a message that quotes a record's bytes.
     except (tf.errors.OpError, UnicodeDecodeError):
         suspect = True
@@ -157,7 +157,7 @@ def parse(path: str, first: int, batch: list[bytes], features: dict, kind: str) 
         return values
     for number, record in enumerate(batch, first):
         if not (fault := record_formats.describe_mismatch(record, features, kind)):
-            faults = _faults(_parsed([record], features, kind), features)
+            faults = _faults(_parsed([record], features, kind))
             is_bad = np.any([*faults.values()], axis=0)
             if not is_bad.any():
                 continue
@@ -173,22 +173,16 @@ def _parsed(batch: list[bytes], features: dict, kind: str) -> dict[str, np.ndarr
     return {name: value.numpy() for name, value in tensors.items()}
 
 
-def _faults(values: dict[str, np.ndarray], features: dict) -> dict[str, np.ndarray]:
-    """Returns {possible fault: bool [N], whether each example has it}."""
+def _faults(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns {possible fault of values in their ranges: bool [N], whether each example has it}."""
     mask, segments, weights = (values[name] for name in ("input_mask", "segment_ids", "masked_lm_weights"))
     used = weights > 0
     length, count = mask.sum(axis=1), used.sum(axis=1)
     positions = np.where(used, values["masked_lm_positions"], length[:, None] + np.arange(used.shape[1]))
-    out_of_range = np.zeros(len(mask), bool)
-    for name, feature in features.items():
-        if feature.dtype.is_integer:
-            limit = schema.INTEGER_LIMIT if feature.limit is None else feature.limit
-            out_of_range |= ((values[name] < 0) | (values[name] >= limit)).any(axis=1)
     is_mask, is_weights = (np.arange(of.shape[1]) < n[:, None] for of, n in ((mask, length), (used, count)))
     changes = (np.diff(segments * mask, axis=1) > 0).sum(axis=1) + (segments * (1 - mask)).sum(axis=1)
     is_outside = ((positions >= length[:, None]) & used).any(axis=1)
     return {
-        "values are out of range": out_of_range,
         "input_mask is not ones and then zeros": (mask != is_mask).any(axis=1) | (length < 1),
         "segment_ids are not zeros, ones, and zeros on the padding": changes > 1,
         "masked_lm_weights are not ones and then zeros": (weights != is_weights).any(axis=1),
