@@ -13,7 +13,6 @@ _MASKS = {
 }
 _MAX_FILES = 20
 _MAX_POINTS = 128  # per histogram
-_MAX_WORD = 40  # characters of a word in a table: very long ones are [UNK]
 
 
 def render(facts: dict) -> str:
@@ -36,9 +35,6 @@ def render(facts: dict) -> str:
     kinds = ("documents", "sentences")
     lost = [(path, file.get("undecodable_bytes")) for path, file in manifest.get("inputs", {}).items()]
     worst = sorted((row for row in lost if row[1]), key=lambda row: row[::-1], reverse=True)
-    words = []
-    for word, count in texts.get("unknown", []):
-        words.append((word if len(word) <= _MAX_WORD else f"{word[:_MAX_WORD]}\u2026", count))
     after = []
     for title, example in facts["examples"]:
         after.append({"texts": [[[title, "strong"]], _marked(example)], "facts": []})
@@ -61,7 +57,6 @@ def render(facts: dict) -> str:
         undecodable=worst[:_MAX_FILES],
         scripts=_shares(texts.get("scripts", []), "letters"),
         languages=_shares(texts.get("languages", []), "documents"),
-        words=words,
         before=[{"texts": [[[text[:700], ""]]], "facts": []} for text in texts.get("shown", [])],
         after=after,
         rounds=[_round(each) for each in facts["speed"].get("rounds", []) if isinstance(each, dict)],
@@ -105,13 +100,6 @@ def _charts(manifest: dict, records: dict) -> list[dict]:
         curves = [charts.Curve("", list(points), palette.BLUE)]
         title, unit = "Length of the examples", "share of the examples"
         found.append(charts.draw(charts.Chart(title, unit, curves, x_name="tokens, at most")))
-    documents = {int(limit): count for limit, count in manifest.get("document_lengths", {}).items()}
-    rows = []
-    for limit, count in sorted(documents.items()):
-        name = f"{limit // 2:,} to {limit - 1:,} tokens" if limit > 2 else "1 token"
-        rows.append(_bar(name, count, f"{count:,} ({count / sum(documents.values()):.1%})"))
-    if rows:
-        found.append({"title": "Length of the documents", "bars": charts.bars(rows)})
     return [drawn for drawn in found if drawn]
 
 

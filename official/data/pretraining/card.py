@@ -4,13 +4,12 @@ documents, and some or all of the records.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import io
 import itertools
 import os
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -20,8 +19,6 @@ from official.data.pretraining.plan import Layout
 from official.data.pretraining.summary import Summary
 from official.data.records import encoding
 from official.data.text import samples
-from official.data.word_pieces import wordpiece
-from official.data.word_pieces.tokenizer import tokenizer_of
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.io import files, jobs, json_files, writing
 
@@ -44,7 +41,7 @@ def gather(folder: str, paths: list[str], vocabulary: Vocabulary | None, summary
         "name": os.path.basename(os.path.normpath(folder)),
         "manifest": manifest,
         "speed": json_files.read_json_or_empty(os.path.join(folder, jobs.FILE_NAME)),
-        "texts": facts_of(shown["documents"], vocabulary),
+        "texts": facts_of(shown["documents"]),
         "records": {},
         "examples": [],
     }
@@ -131,25 +128,17 @@ def kept_examples(folder: str, plan: Layout, record_format: str, words: Vocabula
 _MAX_LISTED = 12  # names in a list of counts
 
 
-def facts_of(texts: list[str], vocabulary: Vocabulary | None) -> dict:
-    """Returns statistics of a sample; empty for an empty sample.
-
-    Args:
-      texts: the beginnings of documents.
-      vocabulary: vocabulary to count [UNK] by; None if unknown.
-    """
+def facts_of(texts: list[str]) -> dict:
+    """Returns statistics of a sample, the beginnings of documents; empty for an empty sample."""
     if not texts:
         return {}
     identifier = samples.identifier()
-    unknown = unknown_words(texts, vocabulary) if vocabulary else {}
     return {
         "documents": len(texts),
         "characters": sum(map(len, texts)),
         "scripts": _most(samples.scripts_of(texts)),
         "identifier": identifier,
         "languages": _most(samples.languages_of(texts)) if identifier else [],
-        "unknown": _most(unknown),
-        "unknown_words": sum(unknown.values()),
         "shown": texts[:4],
     }
 
@@ -160,20 +149,3 @@ def _most(counts: Mapping[str, int]) -> list[list]:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     others = sum(count for _, count in ordered[_MAX_LISTED:])
     return [list(item) for item in ordered[:_MAX_LISTED]] + [["others", others]] * bool(others)
-
-
-def unknown_words(texts: Iterable[str], vocabulary: Vocabulary) -> dict[str, int]:
-    """Returns {word: count} of the words that become [UNK]."""
-    chunks = collections.Counter(chunk for text in texts for chunk in text.split())
-    found: collections.Counter[str] = collections.Counter()
-    for chunk in _with_unknown(list(chunks), vocabulary):  # usually few, since finding words is slow
-        for word in wordpiece.find_words(chunk, vocabulary.do_lower_case):
-            found[word] += chunks[chunk]
-    return {word: found[word] for word in _with_unknown(list(found), vocabulary)}
-
-
-def _with_unknown(texts: list[str], vocabulary: Vocabulary) -> list[str]:
-    """Returns the texts whose tokens include [UNK]."""
-    ids, lengths = tokenizer_of(vocabulary).tokenize(texts)
-    places = np.flatnonzero(ids == vocabulary.special_ids.unk)
-    return [texts[number] for number in np.unique(np.searchsorted(np.cumsum(lengths), places, side="right"))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -543,25 +543,3 @@ def _choose_words(continues_NT: np.ndarray, text_N: np.ndarray, wanted_N: np.nda
         if np.array_equal(taken_N, wanted_N):
             break
     return np.take_along_axis(chosen_NW, word_NT, axis=1) & is_text_NT
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Lengths of documents
-
-
-_LENGTH_COUNT = "documents_below_"
-
-
-def length_counts(documents: TokenizedDocuments) -> dict[str, int]:
-    """Counts documents by their number of tokens, in bins from half a power of two up to that power. Returns
-    {name: documents}."""
-    counts = np.bincount(np.frexp(np.diff(documents.token_starts()))[1])
-    return {f"{_LENGTH_COUNT}{2**power}": int(counts[power]) for power in np.flatnonzero(counts)}
-
-
-def listed_lengths(totals: Mapping[str, int]) -> dict[str, int]:
-    """Returns {power of two: number of documents with fewer tokens, but at least half as many}, ascending,
-    for a manifest; `totals` holds the sums of all tasks' counts."""
-
-    limits = sorted(int(name[len(_LENGTH_COUNT) :]) for name in totals if name.startswith(_LENGTH_COUNT))
-    return {str(limit): totals[f"{_LENGTH_COUNT}{limit}"] for limit in limits}

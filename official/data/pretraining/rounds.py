@@ -65,7 +65,6 @@ class Sample:
             "kept_sentences": self.documents.num_sentences,
             "tokens": len(self.documents.tokens),
             "unknown_tokens": int(np.count_nonzero(self.documents.tokens == unknown)),
-            **examples_lib.length_counts(self.documents),
         }
 
     def without_duplicates(self) -> tuple[Sample, Sample]:
