@@ -225,8 +225,7 @@ class TextFlags(Flags):
       input_files: Text: comma-separated files, globs or folders, on this machine or in a store (s3://, gs://,
         hdfs://), also compressed as .gz .bz2 .xz .zst. Formats: lines with blank lines between documents,
         WikiExtractor output, JSON lines or arrays, Parquet, WikiText, MediaWiki dumps.
-      text_field: For JSON and Parquet: field, or column, with the text of a document. a.b is field b of the
-        object in field a.
+      text_field: For JSON and Parquet: field, or column, with the text of a document.
     """
 
     input_files: str

@@ -67,25 +67,15 @@ def page_of(value: object, field: str, is_bare: bool = False) -> tuple[str, str]
     """Returns title and text of an object, or None if it has no text.
 
     Args:
-      field: name of the field with the text; a.b stands for field b of the object in field a.
+      field: name of the field with the text.
       is_bare: whether the text of WikiExtractor's pages is known not to be escaped for HTML.
     """
-    text = _value_of(value, field)
-    if not isinstance(value, dict) or not isinstance(text, str):
+    if not isinstance(value, dict) or not isinstance(text := value.get(field), str):
         return None
     title = str(value.get("title", ""))
     if made(value):
         title, text = html.unescape(title), without_escapes([text], is_bare)[0]
     return title.strip(), text
-
-
-def _value_of(value: object, field: str) -> object:
-    while isinstance(value, dict):
-        if field in value:
-            return value[field]
-        name, dot, field = field.partition(".")
-        value = value.get(name) if dot else None
-    return None
 
 
 def _parse(line: str) -> Any:
@@ -98,27 +88,16 @@ def _parse(line: str) -> Any:
 def check_field(values: Iterable[object], path: str, field: str) -> bool:
     """Tells whether an object has the field; False without any object. Raises ConfigError if there are
     objects and none has it; the message names the fields with text."""
-    seen: dict[str, None] = {}
-    is_missing = False
-    for value in values:
-        if _value_of(value, field) is not None:
+    names: dict[str, None] = {}  # of the fields with text
+    objects = [value for value in values if isinstance(value, dict)]
+    for value in objects:
+        if value.get(field) is not None:
             return True
-        is_missing = is_missing or isinstance(value, dict)
-        seen |= dict.fromkeys(_texts_in(value))
-    if is_missing:
-        named = ", ".join(list(seen)[:20]) or "none"
+        names |= dict.fromkeys(name for name, inner in value.items() if isinstance(inner, str))
+    if objects:
+        named = ", ".join(list(names)[:20]) or "none"
         raise ConfigError(f"{path} has no field --text_field={field}. Fields with text: {named}.")
     return False
-
-
-def _texts_in(value: object, before: str = "", depth: int = 0) -> list[str]:
-    """Returns the names of an object's fields with text: a, b.c."""
-    if not isinstance(value, dict) or depth > 3:
-        return []
-    found = [before + name for name, inner in value.items() if isinstance(inner, str)]
-    for name, inner in value.items():
-        found += _texts_in(inner, f"{before}{name}.", depth + 1)
-    return found
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -576,8 +555,7 @@ def read_in_blocks(
         the first lines of the file have clearly more than one sentence on average, and lines of all other
         formats are.
       counts: updated during reading.
-      text_field: name of the field of JSON, or of the column of Parquet, with the text; a.b for field b of
-        the object in field a.
+      text_field: name of the field of JSON, or of the column of Parquet, with the text.
 
     Raises:
       ConfigError: for a file that cannot be read, is not UTF-8 text, is compressed and damaged, or lacks the

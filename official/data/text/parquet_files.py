@@ -42,7 +42,7 @@ def read_texts(
     Args:
       file: the open Parquet file.
       path: path of the file, for messages.
-      field: name of the column; a.b for the field b of a column a.
+      field: name of the column.
       start, end: range of the split, in bytes.
 
     Raises:
@@ -52,19 +52,15 @@ def read_texts(
     with reading(file, path) as parquet:
         from pyarrow import types
 
-        texts: list[str] = []
-        found = None
-        fields = [(each.name, each.type) for each in parquet.schema_arrow]
-        for place, (name, kind) in enumerate(fields, 1):
-            if types.is_struct(kind):  # its fields a.b follow it
-                fields[place:place] = [(f"{name}.{part.name}", part.type) for part in kind.fields]
-            value = kind.value_type if types.is_dictionary(kind) else kind
-            if str(value) in ("string", "large_string", "string_view"):
-                texts.append(name)
-            if name == field:
-                found = kind
+        kinds = {column.name: column.type for column in parquet.schema_arrow}
+        values = {
+            name: kind.value_type if types.is_dictionary(kind) else kind for name, kind in kinds.items()
+        }
+        texts = [
+            name for name, kind in values.items() if str(kind) in ("string", "large_string", "string_view")
+        ]
         if field not in texts:
-            what = "no column" if found is None else f"no text, but {found}, in the column"
+            what = f"no text, but {kinds[field]}, in the column" if field in kinds else "no column"
             names = ", ".join(texts[:20]) or "none"
             raise ConfigError(f"{path} has {what} --text_field={field}. Columns with text: {names}.")
         places = _starts(parquet)
@@ -72,11 +68,8 @@ def read_texts(
         if not (groups := [number for number, place in enumerate(places) if start <= place < behind]):
             return
         for batch in parquet.iter_batches(256, row_groups=groups, columns=[field], use_threads=False):
-            column, *parts = field.split(".") if field not in batch.schema.names else [field]
-            values = batch.column(column).to_pylist()
-            for part in parts:
-                values = [value and value[part] for value in values]
-            yield from ((value, len((value or "").encode("utf-8", "surrogatepass"))) for value in values)
+            for value in batch.column(field).to_pylist():
+                yield value, len((value or "").encode("utf-8", "surrogatepass"))
 
 
 def text_bytes(file: BinaryIO, path: str, field: str) -> int:
