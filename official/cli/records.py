@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import bisect
-import glob
 import itertools
 import math
 import os
-import statistics
 from typing import Any, Literal
 
 from official.cli import command_line, outputs
 from official.io import engines, files, jobs, json_files, record_paths
 from official.io.errors import ConfigError, counted
-from official.io.files import is_remote
 from official.io.record_paths import find_files
 from official.io.writing import check_not_read, check_output_file, naming_output, replacing
 from official.reporting import charts, data_card, palette
@@ -110,8 +106,6 @@ class Inspect(command_line.EngineFlags):
       picture: File for a histogram of the lengths (.png, .svg, .pdf).
       report: File for the numbers (JSON).
       report_page: File for the data card: a page about these records (HTML).
-      spread: Treat every folder, and every file that is named or matched by a glob, as a data set of its own,
-        such as one per seed: show mean and spread of their shares.
       work_dir: With --engine=ray: folder for temporary files that all nodes see.
       overwrite: Replace --picture, --report and --report_page.
     """
@@ -125,7 +119,6 @@ class Inspect(command_line.EngineFlags):
     picture: str | None = None
     report: str | None = None
     report_page: str | None = None
-    spread: bool = False
     work_dir: str | None = None
     overwrite: bool = False
 
@@ -176,108 +169,39 @@ def run_inspect() -> None:
         raise ConfigError(f"--work_dir={folder} needs --engine=ray.")
     if folder and not os.path.isdir(folder):
         raise ConfigError(f"--work_dir={folder} is not a folder of this machine.")
-    if flags.spread and (flags.picture or flags.report_page):
-        raise ConfigError("--spread excludes --picture and --report_page, which are about one data set.")
     command_line.configure_logging()
     # After the flags are checked: TensorFlow takes seconds to load.
     from official.data.pretraining import inspection
     from official.data.pretraining.summary import largest_gap
 
-    patterns = {"records": flags.files} | ({"compare_to": [flags.compare_to]} if flags.compare_to else {})
-    groups = {name: _data_sets(given, name, flags.spread) for name, given in patterns.items()}
-    first = next(iter(groups["records"].values()))
-    vocabulary = find_vocabulary(flags.vocab_file, first[0])
+    paths = {"records": find_files(",".join(flags.files))}
+    if flags.compare_to:
+        paths["compare_to"] = find_files(flags.compare_to, "compare_to")
+    first = paths["records"][0]
+    vocabulary = find_vocabulary(flags.vocab_file, first)
     with engines.opened(flags) as engine:
-
-        def summarized(paths: list[str]):
-            summary = inspection.summarize(paths, vocabulary, engine, folder)
-            return summary.shares() if flags.spread else summary
-
         summaries = {
-            name: {each: summarized(paths) for each, paths in group.items()} for name, group in groups.items()
+            name: inspection.summarize(group, vocabulary, engine, folder) for name, group in paths.items()
         }
-    if flags.spread:
-        report = spread_report(summaries)
-        print(spread_table(report))
-    else:
-        report = {name: group[""].numbers(is_all=True) for name, group in summaries.items()}
-        for name, numbers in report.items():
-            print(describe_records(summaries[name][""], numbers["shares"], vocabulary), end="\n\n")
-        lengths = [group[""].lengths for group in summaries.values()]
-        if flags.compare_to:
-            gap = report["largest_gap_of_lengths"] = largest_gap(*lengths)
-            print(f"largest gap between the distributions of lengths: {gap:.4f}\n")
-        if vocabulary and flags.examples:
-            for example in inspection.first_examples(first[0], flags.examples, vocabulary):
-                print(example.text())
-        if flags.picture:
-            counts = dict(zip(("these records", "compared with"), lengths))
-            chart = chart_of_tokens(counts, "Tokens of an example", "share of the examples")
-            outputs.write_chart(flags.picture, chart)
-        if flags.report_page:
-            page, beside = flags.report_page, os.path.dirname(first[0])
-            write_card(page, beside, first, summaries["records"][""], flags.vocab_file)
+    report: dict[str, Any] = {name: each.numbers(is_all=True) for name, each in summaries.items()}
+    for name, numbers in report.items():
+        print(describe_records(summaries[name], numbers["shares"], vocabulary), end="\n\n")
+    lengths = [each.lengths for each in summaries.values()]
+    if flags.compare_to:
+        gap = report["largest_gap_of_lengths"] = largest_gap(*lengths)
+        print(f"largest gap between the distributions of lengths: {gap:.4f}\n")
+    if vocabulary and flags.examples:
+        for example in inspection.first_examples(first, flags.examples, vocabulary):
+            print(example.text())
+    if flags.picture:
+        counts = dict(zip(("these records", "compared with"), lengths))
+        chart = chart_of_tokens(counts, "Tokens of an example", "share of the examples")
+        outputs.write_chart(flags.picture, chart)
+    if flags.report_page:
+        page, beside = flags.report_page, os.path.dirname(first)
+        write_card(page, beside, paths["records"], summaries["records"], flags.vocab_file)
     if flags.report:
         outputs.write_json(flags.report, report)
-
-
-def _data_sets(patterns: list[str], name: str, each_alone: bool) -> dict[str, list[str]]:
-    """Returns {name: files} of the data sets in patterns: a single one without a name; with `each_alone`, one
-    for every folder and every file that is named or matched by a glob."""
-    flag = name if name == "compare_to" else ""
-    if not each_alone:
-        return {"": find_files(",".join(patterns), flag)}
-    parts = [part.strip() for pattern in patterns for part in pattern.split(",") if part.strip()]
-    names = [name for part in parts for name in (not is_remote(part) and sorted(glob.glob(part))) or [part]]
-    return {name: find_files(name, flag) for name in names}
-
-
-def spread_report(groups: dict[str, dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """Returns the numbers for --report: mean, standard deviation (0 for one data set), minimum and maximum of
-    each share. For two groups also the differences of the means and Welch's t, None without any spread. An
-    absolute t above 2 is rarely due to chance.
-
-    Args:
-      groups: {group: {data set: {share: value}}} of these records and, with --compare_to, of the others.
-    """
-    report: dict[str, Any] = {}
-    for name, sets in groups.items():
-        spread = {}
-        for share in next(iter(sets.values())):
-            values = [shares[share] for shares in sets.values()]
-            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-            spread[share] = {"mean": statistics.fmean(values), "deviation": deviation}
-            spread[share] |= {"lowest": min(values), "highest": max(values)}
-        report[name] = {"data_sets": sets, "spread": spread}
-    if len(groups) == 2:
-        report["differences"] = {}
-        for share in report["records"]["spread"]:
-            ours, theirs = (report[name]["spread"][share] for name in groups)
-            difference = ours["mean"] - theirs["mean"]
-            counts = map(len, groups.values())
-            error = math.sqrt(sum(each["deviation"] ** 2 / n for each, n in zip((ours, theirs), counts)))
-            errors = difference / error if error else None
-            report["differences"][share] = {"difference": difference, "standard_errors": errors}
-    return report
-
-
-def spread_table(report: dict[str, Any]) -> str:
-    """Formats `spread_report` as tables: a line for each share, then the differences of the means."""
-    tables = []
-    for name, group in report.items():
-        values = group.get("spread", group)
-        title = "difference of the means, and the same in standard errors"
-        if "spread" in group:
-            title = f"{name}: {len(group['data_sets'])} data sets, each by itself"
-        columns = [("", "share", "")] + [(each, each, "") for each in next(iter(values.values()))]
-        rows = []
-        for share, numbers in values.items():
-            look = ".1f" if share == "median_length" else ".3%"
-            looks = {each: ".1f" if each == "standard_errors" else look for each in numbers}
-            shown = {each: None if v is None else format(v, looks[each]) for each, v in numbers.items()}
-            rows.append({"share": share, **shown})
-        tables += [title, outputs.table(columns, rows)]
-    return "\n".join(tables)
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -306,46 +230,15 @@ class EvalSet(command_line.Flags):
     overwrite: bool = False
 
 
-def read_examples(path: str, record_format: str):
-    """Yields a record for each example of a file. Raises ConfigError where it is damaged."""
+def read_examples(paths: list[str], record_format: str):
+    """Yields a record for each example of the files. Raises ConfigError where one is damaged."""
     from official.data.records import files as record_files
 
     try:
-        yield from record_files.read_rows(path, record_format)
+        for path in paths:
+            yield from record_files.read_rows(path, record_format)
     except ConfigError as error:
         raise ConfigError(f"--input_files: {error}") from None
-
-
-def picked_examples(paths: list[str], record_format: str, counts: list[int], positions: list[int]):
-    """Yields the examples at sorted positions, counted over all files. Each file is read only up to its last
-    picked example."""
-    first = 0
-    for path, count in zip(paths, counts):
-        begin, end = (bisect.bisect_left(positions, each) for each in (first, first + count))
-        examples, previous = read_examples(path, record_format), first - 1
-        for position in positions[begin:end]:
-            yield next(itertools.islice(examples, position - previous - 1, None))
-            previous = position
-        first += count
-
-
-def copied(examples, record_format: str, states: dict[str, str]):
-    """Yields records with the examples. Raises ConfigError at the end if a file changed while it was read."""
-    from official.data.records.record_formats import READERS
-
-    examples, reader = iter(examples), READERS[record_format]
-    while some := list(itertools.islice(examples, reader.rows_per_record)):
-        yield from reader.join(some)
-    files.check_unchanged(states)
-
-
-def write_records(path: str, records) -> None:
-    """Writes a TFRecord file atomically. Raises ConfigError."""
-    from official.data.records.shard_files import writing_records
-
-    with naming_output(path, "output_file"), replacing(path) as part, writing_records(part) as write:
-        for record in records:
-            write([record])
 
 
 def _progress(examples, what: str):
@@ -358,7 +251,10 @@ def _progress(examples, what: str):
 def run_eval_set() -> None:
     flags = EvalSet.parse()
     check_output_file(flags.output_file, "output_file", flags.overwrite)
-    from official.data.records import files as record_files  # late: it loads TensorFlow
+    # Late: these load TensorFlow.
+    from official.data.records import files as record_files
+    from official.data.records.record_formats import READERS
+    from official.data.records.shard_files import writing_records
 
     paths = record_files.find_files(flags.input_files, "input_files")
     check_not_read(flags.output_file, "output_file", paths, "input_files")
@@ -367,17 +263,24 @@ def run_eval_set() -> None:
     record_paths.check_vocabulary(folder, vocabulary, flags.overwrite)
     states = files.states(paths)
     record_format = record_files.detect_format(paths)
-    counts = []
-    for number, path in enumerate(paths, start=1):
-        title = f"counting, file {number} of {len(paths)}"
-        counts.append(sum(1 for _ in _progress(read_examples(path, record_format), title)))
-    examples, picks = sum(counts), flags.num_samples
+    examples = sum(1 for _ in _progress(read_examples(paths, record_format), "counting"))
+    picks = flags.num_samples
     if examples < picks:
         problem = f"--input_files={flags.input_files} holds {examples:,} examples"
         raise ConfigError(f"{problem}, fewer than --num_samples={picks:,}.")
-    positions = [index * examples // picks for index in range(picks)]
-    picked = picked_examples(paths, record_format, counts, positions)
-    write_records(flags.output_file, copied(_progress(picked, "copying"), record_format, states))
+    positions = {index * examples // picks for index in range(picks)}
+    again = enumerate(read_examples(paths, record_format))
+    picked = _progress((example for position, example in again if position in positions), "copying")
+    copied, reader = iter(picked), READERS[record_format]
+    with (
+        naming_output(flags.output_file, "output_file"),
+        replacing(flags.output_file) as part,
+        writing_records(part) as write,
+    ):
+        while some := list(itertools.islice(copied, reader.rows_per_record)):
+            for record in reader.join(some):
+                write([record])
+        files.check_unchanged(states)
     record_paths.put_vocabulary(folder, vocabulary)
     print(f"{flags.output_file}: {picks:,} of the {examples:,} examples of {counted(len(paths), 'file')}.")
 

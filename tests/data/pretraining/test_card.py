@@ -1,7 +1,6 @@
 """What a data card is drawn from: the sample of documents, its words and languages, some of the records."""
 
 import importlib.util
-import itertools
 import json
 
 import pytest
@@ -71,25 +70,6 @@ def test_the_card_of_a_job_and_of_its_records_alone(job, tmp_path, monkeypatch, 
     page = (tmp_path / "card.html").read_text()
     assert "Counted in all records" in page and "came before" in page and "[MASK]</strong>" in page
     assert f"{manifest['instances']:,} examples" in told
-
-
-def test_spread_over_seeds_beside_another_tools(job, tmp_path, run_program):
-    for seed, name in itertools.product((1, 2, 3), ("ours", "theirs")):
-        changes = {"random_seed": seed + 7 * (name == "ours"), "output_dir": f"{tmp_path}/{name}{seed}"}
-        creation.create_pretraining_data(creation.dataclasses.replace(job, num_workers=1, **changes))
-    report = tmp_path / "report.json"
-    arguments = [f"{tmp_path}/ours*", f"--compare_to={tmp_path}/theirs*", "--spread", f"--report={report}"]
-    told = run_program(records.run_inspect, *arguments, "--num_workers=1").out
-    found = json.loads(report.read_text())
-    values = [shares["random_next"] for shares in found["records"]["data_sets"].values()]
-    spread = found["records"]["spread"]["random_next"]
-    assert len(values) == 3 and spread["mean"] == pytest.approx(np.mean(values))
-    assert spread["deviation"] == pytest.approx(np.std(values, ddof=1)) and spread["lowest"] == min(values)
-    others = [shares["random_next"] for shares in found["compare_to"]["data_sets"].values()]
-    error = np.sqrt((np.var(values, ddof=1) + np.var(others, ddof=1)) / 3)
-    errors = (np.mean(values) - np.mean(others)) / error
-    assert found["differences"]["random_next"]["standard_errors"] == pytest.approx(errors)
-    assert "records: 3 data sets" in told
 
 
 def test_a_damaged_sample_of_examples_is_left_out_and_samples_go_with_the_records(job, tmp_path, monkeypatch):
