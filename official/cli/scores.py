@@ -152,47 +152,28 @@ class GlueSubmission(command_line.Flags):
 
     Attributes:
       predictions: Folders with prediction files, as runs write them in --model_dir.
-      data_dir: GLUE's data, to compare the number of predictions with its test files. Unset: compare with the
-        published numbers of rows.
       output: Zip file to write.
-      allow_missing: Zip the tasks that are there; the server accepts only submissions with all tasks.
       overwrite: Replace an existing --output.
     """
 
     predictions: list[str]
-    data_dir: str | None = None
     output: str
-    allow_missing: bool = False
     overwrite: bool = False
 
 
-def find_predictions(task: GlueTask, folders: list[str]) -> str | None:
-    """Returns the prediction file of a task; None if no folder has it. Raises ConfigError if two have it."""
+def find_predictions(task: GlueTask, folders: list[str]) -> str:
+    """Returns the prediction file of a task. Raises ConfigError if no folder has it, two have it, or it is
+    invalid."""
     paths = [os.path.join(folder, task.submission_file) for folder in folders]
     found = sorted({os.path.realpath(path): path for path in paths if os.path.isfile(path)}.values())
+    if not found:
+        raise ConfigError(f"{task.submission_file} is missing.")
     if len(found) > 1:
         raise ConfigError(
             f"--predictions: both {' and '.join(found)} exist. Give the folder of only one of them."
         )
-    return found[0] if found else None
-
-
-def _report(task: GlueTask, flags) -> tuple[str | None, str | None]:
-    """Prints a task's line; returns (its file if valid, its problem if not)."""
-    path, wrong = None, None
-    try:
-        path = find_predictions(task, flags.predictions)
-        if path:
-            data_dir = flags.data_dir
-            rows = len(files.read_split(task, "test", data_dir)) if data_dir else task.splits["test"].rows
-            files.check_predictions(task, path, rows)
-            text = f"{path}, {rows:,} predictions"
-        else:
-            text, wrong = "missing", None if flags.allow_missing else f"{task.submission_file} is missing"
-    except ConfigError as error:
-        path, text, wrong = None, str(error), str(error).rstrip(".")
-    print(f"{task.submission_file:<12} {text}")
-    return path, wrong
+    files.check_predictions(task, found[0], task.splits["test"].rows)
+    return found[0]
 
 
 def run_glue_submission() -> None:
@@ -201,14 +182,18 @@ def run_glue_submission() -> None:
         if not os.path.isdir(folder):
             raise ConfigError(f"--predictions={folder} is not a folder.")
     check_output_file(flags.output, "output", flags.overwrite)
-    reports = [_report(task, flags) for task in TASKS.values()]
-    paths = [path for path, _ in reports if path]
-    wrong = [wrong for _, wrong in reports if wrong]
+    paths, wrong = [], []
+    for task in TASKS.values():
+        try:
+            paths.append(find_predictions(task, flags.predictions))
+            text = f"{paths[-1]}, {task.splits['test'].rows:,} predictions"
+        except ConfigError as error:
+            text = str(error)
+            wrong.append(text.rstrip("."))
+        print(f"{task.submission_file:<12} {text}")
     if wrong:
         problem = f"{len(wrong)} of {len(TASKS)} files are invalid, nothing was written"
         raise ConfigError(f"{problem}: {'; '.join(wrong)}.")
-    if not paths:
-        raise ConfigError(f"--predictions={' '.join(flags.predictions)} has no file of predictions.")
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path in paths:
@@ -216,4 +201,4 @@ def run_glue_submission() -> None:
                 entry = zipfile.ZipInfo(os.path.basename(path), _FILE_TIME)
                 archive.writestr(entry, file.read(), zipfile.ZIP_DEFLATED)
     outputs.write_file(flags.output, buffer.getvalue())
-    print(f"{flags.output}: {len(paths)} of {len(TASKS)} files.")
+    print(f"{flags.output}: {len(paths)} files.")

@@ -73,7 +73,7 @@ def test_the_zip_file_has_all_files_and_nothing_else(runs, small_qqp, tmp_path, 
         for task, folder in zip(TASKS.values(), runs):
             assert archive.read(task.submission_file) == (folder / task.submission_file).read_bytes()
     assert lines[0] == f"CoLA.tsv     {runs[0]}/CoLA.tsv, 1,063 predictions" and len(lines) == 12
-    assert lines[-1] == f"{output}: 11 of 11 files." and os.listdir(output.parent) == ["submission.zip"]
+    assert lines[-1] == f"{output}: 11 files." and os.listdir(output.parent) == ["submission.zip"]
     first = output.read_bytes()
     submit(output, *runs, "--overwrite")
     assert output.read_bytes() == first
@@ -91,25 +91,17 @@ def test_what_is_missing_or_wrong_is_listed_and_nothing_is_written(runs, small_q
         submit(output, *runs)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"CoLA.tsv     {runs[0]}/CoLA.tsv: 1,062 predictions, expected 1,063."
-    assert lines[-1] == "WNLI.tsv     missing" and len(lines) == 11 and not output.exists()
+    assert lines[-1] == "WNLI.tsv     WNLI.tsv is missing." and len(lines) == 11 and not output.exists()
 
 
-def test_some_tasks_are_zipped_where_that_is_asked_for(runs, tmp_path, submit):
-    output = tmp_path / "submission.zip"
-    submit(output, runs[0], f"{runs[0]}/", runs[-1], "--allow_missing")  # a folder twice is one
-    assert zipfile.ZipFile(output).namelist() == ["CoLA.tsv", "WNLI.tsv"]
+def test_folders_without_a_file_of_a_task_or_with_two_are_refused(runs, small_qqp, tmp_path, submit):
     files_lib.write_predictions(TASKS["cola"], np.zeros(1063, int), str(runs[1]))
-    data = tmp_path / "data"
-    (data / "QQP").mkdir(parents=True)
-    rows = "".join(f"{row}\ta\tb\n" for row in range(4))
-    (data / "QQP" / "test.tsv").write_text("id\tquestion1\tquestion2\n" + rows)
     cases = (
-        (tmp_path, "has no file of predictions"),
-        (*runs[:2], "both .*/cola/CoLA.tsv and .*/mnli/CoLA.tsv exist"),
+        (tmp_path, "11 of 11 files are invalid, nothing was written: CoLA.tsv is missing; "),
+        (*runs, f"{runs[0]}/", "1 of 11 .*both .*/cola/CoLA.tsv and .*/mnli/CoLA.tsv exist"),  # twice is one
         ("/nowhere", "--predictions=/nowhere is not a folder"),
-        (runs[7], f"--data_dir={data}", "QQP.tsv: 3 predictions, expected 4"),  # by the test file
     )
-    assert_refused(lambda *flags: submit(tmp_path / "none.zip", *flags, "--allow_missing"), cases)
+    assert_refused(lambda *flags: submit(tmp_path / "none.zip", *flags), cases)
 
 
 # ------------------------------------------------------------------------------------------------------------
