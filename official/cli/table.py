@@ -68,7 +68,6 @@ _ROWS = tuple(
         ("export", "checkpoints", "run_export", "write a model for other programs: SavedModel or ONNX"),
         ("render-job", "render_job", "main", "write a Kubernetes manifest for a training command"),
         ("compare", "runs", "run_compare", "compare runs: settings, results, curves, MLPerf score"),
-        ("record", "runs", "run_record", "save the numbers and the chart of a finished run"),
         ("benchmark run", "benchmark.run", "main", "run the benchmarks of a YAML file"),
         ("benchmark step", "benchmark.step", "main", "time the training step and bare matrix products"),
         ("benchmark inference", "benchmark.inference", "main", "measure throughput and latency of inference"),
