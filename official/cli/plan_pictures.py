@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from official.cli import outputs
-from official.config.settings.devices import SCHEDULES
-from official.distribution.pipeline_plan import (
-    PipelinePlan,
-    Timeline,
-    Work,
-    in_flight,
-    make_timeline,
-    usual_secs,
-)
+from official.distribution.pipeline_plan import PipelinePlan, Timeline, Work, in_flight, make_timeline
 from official.planning.description import device_label
 from official.reporting import palette, plots
 
@@ -31,7 +21,7 @@ def write_picture(path: str, plan: dict) -> None:
       path: of the file, .png, .svg or .pdf.
       plan: what `official.planning.plan.make_plan` returns.
     """
-    outputs.write_picture(path, plot_scaling(plan) if plan["scaling"] else plot_schedules([panel_of(plan)]))
+    outputs.write_picture(path, plot_scaling(plan) if plan["scaling"] else plot_schedule(panel_of(plan)))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -117,58 +107,36 @@ def panel_of(plan: dict) -> Panel:
     known = PipelinePlan(stages, tuple(pipeline["devices"]), pipeline["schedule"], shown)
     flops, trains = pipeline["stage_flops"], plan["train_steps"] != 0
     unit = sum(map(sum, flops)) / (3 * len(flops))  # the forward pass of a stage, were all alike
-    label = device_label(plan["strategy"])
-    panel = schedule_of(known, label, lambda work: flops[work.stage][work.backward] / unit, trains)
+    timeline = make_timeline(known, lambda work: flops[work.stage][work.backward] / unit, trains)
     if shown < pipeline["micro_batches"]:
         part, wait = f"{shown} of {pipeline['micro_batches']:,} micro batches", f"{pipeline['bubble']:.1%}"
-        panel = panel._replace(note=f"{part}; in all, devices wait {wait}")
-    return panel
+        note = f"{part}; in all, devices wait {wait}"
+    else:
+        most = max(in_flight(known, trains))
+        kept = f"a stage keeps up to {most} micro batch{'es' * (most > 1)}"
+        note = f"devices wait {timeline.bubble:.1%}, {kept}"
+    return Panel(known, timeline, note, device_label(plan["strategy"]))
 
 
-def schedule_of(
-    plan: PipelinePlan, label: str, secs: Callable[[Work], float] = usual_secs, trains: bool = True
-) -> Panel:
-    """Returns a plan's schedule with its bubble.
-
-    Args:
-      plan: the plan.
-      label: of a device.
-      secs: work -> how long it takes.
-      trains: False for forward passes alone.
-    """
-    timeline, most = make_timeline(plan, secs, trains), max(in_flight(plan, trains))
-    note = f"devices wait {timeline.bubble:.1%}, a stage keeps up to {most} micro batch{'es' * (most > 1)}"
-    return Panel(plan, timeline, note, label)
-
-
-def plot_schedules(panels: Sequence[Panel], until: float | None = None) -> Figure:
-    """Returns a picture with one panel per schedule, one below the other.
-
-    Args:
-      panels: the schedules, all in the same unit of time.
-      until: end of the panels; longer schedules are cut off, with a note. None: the longest of them.
-    """
+def plot_schedule(panel: Panel) -> Figure:
+    """Returns a picture of a schedule."""
     from matplotlib.patches import Patch
 
-    until = until or max(panel.end for panel in panels)
-    heights = [_ABOVE + _ROW * panel.plan.num_devices for panel in panels]
-    top = total = sum(heights) + _LEGEND
+    rows = _ROW * panel.plan.num_devices
+    total = _ABOVE + rows + _LEGEND
     handles = [Patch(color=_FORWARD, label="forward"), Patch(color=_BACKWARD, label="backward")]
     handles.append(Patch(facecolor="white", edgecolor="#b6bcc4", label="bubble: waits"))
-    if any(len(panel.plan.stages) > panel.plan.num_devices for panel in panels):
+    if len(panel.plan.stages) > panel.plan.num_devices:
         handles.append(Patch(color=_FORWARD, alpha=_LATER, label="later stage"))
     with plots.style():
         figure = plots.new_figure(_WIDTH, total)
-        for panel, height in zip(panels, heights):
-            top -= height
-            box = (0.13, (top + 0.08) / total, 0.85, _ROW * panel.plan.num_devices / total)
-            _draw(figure.add_axes(box), panel, until)
+        _draw(figure.add_axes((0.13, (_LEGEND + 0.08) / total, 0.85, rows / total)), panel)
         figure.legend(handles=handles, loc="lower center", ncols=4, fontsize=_SMALL, handlelength=1)
     return figure
 
 
-def _draw(axes: Axes, panel: Panel, until: float) -> None:
-    count = panel.plan.num_devices
+def _draw(axes: Axes, panel: Panel) -> None:
+    count, until = panel.plan.num_devices, panel.end
     axes.set(xlim=(0, until), ylim=(count - 0.5, -0.5), xticks=[])
     axes.grid(False)
     axes.set_yticks(range(count), [f"{panel.label} {device}" for device in range(count)], fontsize=_SMALL)
@@ -177,9 +145,7 @@ def _draw(axes: Axes, panel: Panel, until: float) -> None:
     plots.write(axes, panel.note, (0, 1), (-28, 4), fontsize=_SMALL)
     for device, works in enumerate(panel.timeline.works):
         for work, start, end in works:
-            width, is_later = min(end, until) - start, panel.is_later(work)
-            if width <= 0:
-                continue
+            width, is_later = end - start, panel.is_later(work)
             color, alpha = _BACKWARD if work.backward else _FORWARD, _LATER if is_later else 1
             look: dict[str, Any] = {"color": color, "alpha": alpha, "edgecolor": "white", "linewidth": 0.4}
             axes.barh(device, width, left=start, height=0.84, **look)
@@ -188,20 +154,3 @@ def _draw(axes: Axes, panel: Panel, until: float) -> None:
                 color = palette.INK if work.backward or is_later else "white"
                 look = {"ha": "center", "va": "center_baseline", "fontsize": _NUMBER, "color": color}
                 axes.text(start + width / 2, device, digits, **look)
-    if panel.end > until * 1.001:
-        plots.write(axes, f"cut off: ends at {panel.end:g}", (1, 1), (0, 4), ha="right", fontsize=_SMALL)
-
-
-def write_all(path: str) -> None:
-    """Draws all schedules of 4 stages and 8 micro batches below each other."""
-    stages = tuple((f"layer_{stage}",) for stage in range(4))
-    panels = [
-        schedule_of(PipelinePlan(stages, tuple(range(4)), name, 8), label)
-        for label, names in (("device", ("gpipe", "1f1b")), ("IPU", SCHEDULES["ipu"]))
-        for name in names
-    ]
-    outputs.write_picture(path, plot_schedules(panels, until=41))
-
-
-if __name__ == "__main__":
-    write_all(sys.argv[1])
