@@ -77,14 +77,6 @@ _ROWS = tuple(
 )
 COMMANDS = {command.name: command for command in _ROWS}
 GROUPS = {"data": "make, check and download data", "evaluate": "score predictions", "benchmark": "measure"}
-# Benchmarks that are programs of a checkout.
-PROGRAMS = {
-    name: f"benchmarks/{name.replace('-', '_')}.py"
-    for name in (
-        "conversion data data-scale exports fine-tuning memory numerics optimizer packing peers scores"
-        " serving start"
-    ).split()
-} | {"features": "benchmarks/squad_features.py", "profile": "benchmarks/step_profile.py"}
 DEFAULTS = {"data": "create", "benchmark": "run"}  # second word of a group if it is left out
 
 
@@ -104,8 +96,6 @@ def find(arguments: list[str]) -> tuple[Command, list[str]]:
         return COMMANDS[f"{first} {second}"], arguments[2:]
     if first in DEFAULTS and (not second or second.startswith("-")):
         return COMMANDS[f"{first} {DEFAULTS[first]}"], arguments[1:]
-    if first == "benchmark" and second in PROGRAMS:
-        raise ConfigError(f"benchmark {second} is a program of a checkout: python {PROGRAMS[second]}.")
     names = members(first)
     problem = f" {arguments[1][:100]!r} is unknown{suggest(second, names)}:" if second else ""
     raise ConfigError(f"{first}:{problem} give one of {', '.join(names)}. See bert {first} --help.")

@@ -17,8 +17,7 @@ import platform
 import secrets
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
@@ -77,11 +76,12 @@ class Ray:
             bar.add(*counts)
             workers.add(worker)
 
-        # A cluster of our own has one CPU per worker.
-        count_cpus = _cpu_counter()
-        most = self.num_workers if self.address else None
+        def window() -> int:  # a cluster of our own has one CPU per worker
+            most = self.num_workers if self.address else None
+            return most or max(1, _nodes_and_cpus()[1]) * 2
+
         try:
-            engines.watch(submit, iter(tasks.tasks), lambda: most or count_cpus() * 2, take)
+            engines.watch(submit, iter(tasks.tasks), window, take)
         except BaseException as error:
             for future in list(running):
                 ray.cancel(future.object_ref, force=True)  # type: ignore[attr-defined]
@@ -98,28 +98,11 @@ class Ray:
 
 
 def _nodes_and_cpus() -> tuple[int, int]:
-    """Returns the numbers of living nodes of the cluster, and of their CPUs."""
+    """Returns the numbers of living nodes of the cluster, which may join or leave, and of their CPUs."""
     import ray
 
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return len(alive), int(sum(resources.get("CPU", 0) for resources in alive))
-
-
-def _cpu_counter() -> Callable[[], int]:
-    """Returns a function that counts the CPUs of the cluster periodically, since nodes may join or leave."""
-    cpus, nodes, next_look = 1, 0, 0.0
-
-    def count() -> int:
-        nonlocal cpus, nodes, next_look
-        if time.monotonic() > next_look:
-            before, (nodes, cpus) = nodes, _nodes_and_cpus()
-            next_look = time.monotonic() + 5.0
-            if nodes < before:
-                left = counted(nodes, "node") + (" is" if nodes == 1 else " are")
-                logging.warning("Ray: %s left; lost tasks run again.", left)
-        return max(1, cpus)
-
-    return count
 
 
 def _as_itself(error) -> BaseException:
@@ -169,7 +152,7 @@ def _connection(address: str | None, num_cpus: int | None) -> Iterator[None]:
             if address:
                 _check_answers(address)
             ray.init(address or "local", log_to_driver=False, logging_level=python_logging.ERROR, **how)
-        except (ConnectionError, RuntimeError, ValueError, AssertionError, OSError, OverflowError) as error:
+        except Exception as error:  # also plain ones, such as where a node does not start in time
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             if not address:
                 raise ConfigError(f"--engine=ray: Ray does not start on this machine: {reason}") from None
