@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import csv
 import dataclasses
 import functools
 import glob
-import io
 import json
 import os
 import re
@@ -414,24 +412,18 @@ def grouped(rows: Sequence[dict], *names: str) -> list[dict]:
 # Files
 
 
-TIMES, OPERATIONS, MEMORY = "profile.json", "profile_operations.csv", "profile_memory.json"
-_MAX_OPERATIONS = 100  # of profile.json; the other file has all
+TIMES, MEMORY = "profile.json", "profile_memory.json"
 
 
 def write_times(model_dir: str, head: dict, rows: Sequence[dict]) -> None:
-    """Writes the tables of times. Args: head: first fields of profile.json; rows: rows of `add_up`."""
+    """Writes the tables of times. Args: head: first fields of the file; rows: rows of `add_up`."""
     tables = {"kinds": ["kind"], "parts": ["part", "pass"], "types": ["type"]}
     found = {
         **head,
         "busy_ms_per_step": sum(row["ms_per_step"] for row in rows),
         **{name: grouped(rows, *keys) for name, keys in tables.items()},
-        "operations": rows[:_MAX_OPERATIONS],
+        "operations": rows,
     }
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _KEYS + _SUMS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    replace_file(os.path.join(model_dir, OPERATIONS), text.getvalue())
     replace_file(os.path.join(model_dir, TIMES), json.dumps(found, indent=2) + "\n")
 
 

@@ -1,17 +1,18 @@
 """The table of a model's parameters, with repeated layers folded into one row."""
 
-import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+
+_LAYER = re.compile(r"(?<=/layer_)\d+")
 
 
 class ParameterRow(NamedTuple):
-    """Tensors of one shape whose names differ in a few places only.
+    """Tensors of one shape whose names differ only in the number of the layer.
 
     Attributes:
-      name: the names with braces as in a shell, e.g. layer_{0..23}/attention/self/{query,key,value}/kernel.
+      name: the names with braces as in a shell, e.g. layer_{0..23}/attention/self/query/kernel.
       shape: shape of each tensor.
       tensors: number of tensors.
       parameters: number of parameters in all of them.
@@ -26,7 +27,7 @@ class ParameterRow(NamedTuple):
 
 
 def parameter_table(variables: Iterable[Any]) -> list[ParameterRow]:
-    """Groups variables into rows: first over numbers in the names, then over words, if the rest is equal.
+    """Groups variables of one shape and type whose names differ only in the number of the layer.
 
     Args:
       variables: objects with `.name` (`bert/encoder/layer_0/output/dense/kernel:0`) and `.shape`; those
@@ -35,26 +36,27 @@ def parameter_table(variables: Iterable[Any]) -> list[ParameterRow]:
     Returns:
       Rows in the order of their first variables.
     """
-    # {(shape, bytes per parameter, the alternatives of each part of the name): number of tensors}
-    groups: dict[tuple, int] = {}
+    groups: dict[tuple, list[str]] = {}  # {(name without the layer, shape, bytes per parameter): layers}
     for variable in variables:
-        parts = tuple((part,) for part in variable.name.split(":")[0].split("/"))
-        shape, dtype = tuple(int(size) for size in variable.shape), getattr(variable, "dtype", None)
-        group = (shape, getattr(dtype, "size", 4), parts)
-        groups[group] = groups.get(group, 0) + 1
-    depth = max((len(parts) for _, _, parts in groups), default=0)
-    # First parts merge that differ only in their last number, layer_0 and layer_1; then any others.
-    by_number = lambda alternatives: _split_number(alternatives[0])[0]
-    by_word = lambda alternatives: alternatives if len(alternatives) > 1 else None
-    for same_place in (by_number, by_word):
-        for place in range(depth):
-            groups = _merge(groups, place, same_place)
+        name, dtype = variable.name.split(":")[0], getattr(variable, "dtype", None)
+        shape = tuple(int(size) for size in variable.shape)
+        key = (_LAYER.sub("{}", name), shape, getattr(dtype, "size", 4))
+        groups.setdefault(key, []).extend(_LAYER.findall(name))
     rows = []
-    for (shape, item_bytes, parts), tensors in groups.items():
+    for (name, shape, item_bytes), layers in groups.items():
+        tensors = max(1, len(layers))
         parameters = tensors * math.prod(shape)
-        name = "/".join(map(_format_part, parts))
+        name = name.replace("{}", _numbers(layers))
         rows.append(ParameterRow(name, shape, tensors, parameters, parameters * item_bytes))
     return rows
+
+
+def _numbers(layers: list[str]) -> str:
+    """Returns the numbers of layers in braces, those of a range as {0..23}; a single one alone."""
+    if len(layers) < 2:
+        return "".join(layers)
+    first, last = int(layers[0]), int(layers[-1])
+    return f"{{{first}..{last}}}" if last - first == len(layers) - 1 else f"{{{','.join(layers)}}}"
 
 
 def format_parameter_table(rows: Sequence[ParameterRow]) -> str:
@@ -72,37 +74,3 @@ def format_total(rows: Sequence[ParameterRow]) -> str:
         sum(getattr(row, name) for row in rows) for name in ("tensors", "parameters", "bytes")
     )
     return f"{tensors:,} tensors, {parameters:,} parameters, {size / 1e6:,.1f} MB"
-
-
-def _merge(groups: dict[tuple, int], place: int, same_place: Callable[[tuple[str, ...]], Any]) -> dict:
-    """Merges groups that differ only in their part at `place`, if `same_place` of these parts is equal."""
-    merged: dict[tuple, tuple] = {}
-    for (shape, item_bytes, parts), tensors in groups.items():
-        here = parts[place : place + 1]
-        key = (shape, item_bytes, parts[:place], parts[place + 1 :], *map(same_place, here))
-        first, known = merged.get(key, (parts, 0))
-        both = tuple(tuple(dict.fromkeys(old + new)) for old, new in zip(first[place : place + 1], here))
-        merged[key] = (*first[:place], *both, *first[place + 1 :]), known + tensors
-    return {(*key[:2], parts): tensors for key, (parts, tensors) in merged.items()}
-
-
-def _split_number(part: str) -> tuple[str, int | None]:
-    """Returns the part with its last number blanked, and the number: layer_12 -> (layer_{}, 12)."""
-    match = re.fullmatch(r"(.*?)(\d+)(\D*)", part)
-    return (f"{match[1]}{{}}{match[3]}", int(match[2])) if match else (part, None)
-
-
-def _format_part(alternatives: tuple[str, ...]) -> str:
-    if len(alternatives) == 1:
-        return alternatives[0]
-    stems, numbers = zip(*map(_split_number, alternatives))
-    if len(set(stems)) == 1 and None not in numbers:
-        return stems[0].replace("{}", "{" + _format_numbers(sorted(numbers)) + "}")
-    return "{" + ",".join(alternatives) + "}"
-
-
-def _format_numbers(numbers: list[int]) -> str:
-    """Returns ranges of sorted numbers: [0, 1, 2, 5] -> 0..2,5."""
-    runs = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
-    ranges = [[number for _, number in run] for _, run in runs]
-    return ",".join(f"{each[0]}..{each[-1]}" if len(each) > 1 else str(each[0]) for each in ranges)

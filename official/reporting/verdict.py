@@ -343,8 +343,6 @@ def _ended(metrics: list[dict], losses: Points, change: Trend | None, result: Tr
     elif change and result.status == "aborted":
         other = "try another --learning_rate, a larger model or more data"
         advice = f"More steps of the same will hardly do: {other}: {_slower(result)}"
-    if result.status == "success":
-        advice = _advice_of_success(result) or advice
     described = worse or (change.describe() if change else "")
     sentence = " ".join(filter(None, [_score_sentence(result), described]))
     return Verdict(headline, sentence, advice, tone)
@@ -371,28 +369,6 @@ def _over_fitted(metrics: list[dict], losses: Points, result: TrainResult) -> tu
     return f"Over-fitted: {rose}", step
 
 
-def _advice_of_success(result: TrainResult) -> str:
-    config = result.config
-    if not result.checkpoint or config.get("task") != "pretrain":
-        return ""
-    folder = config.get("model_dir") or "run"
-    sizes = config.get("bert_config_file")
-    positions = (config.get("model") or {}).get("max_position_embeddings") or 128
-    command = _command(
-        config="glue_base",
-        glue_task="sst2",
-        data_dir="data/glue",
-        bert_config_file=sizes or None,
-        vocab_file=f"{folder}/vocab.txt",
-        init_checkpoint=result.checkpoint,
-        max_seq_length=min(positions, 128),
-        dtype=config.get("dtype") or "fp32",
-        num_gpus=config.get("num_gpus"),
-        model_dir=f"{folder}_sst2",
-    )
-    return f"Fine-tune it: bert data glue --data_dir=data/glue --tasks=sst2 && {command} --do_eval"
-
-
 def _slower(result: TrainResult) -> str:
     rate = result.config.get("learning_rate")
     return _again(result, learning_rate=rate / 3 if rate else None)
@@ -410,10 +386,7 @@ def _again(result: TrainResult, **changed: Any) -> str:
         changed["stop_steps"] = 2 * config["stop_steps"]
     if config.get("export_dir"):
         changed["export_dir"] = ""
-    return _command(config=f"{folder}/config.json", **changed, model_dir=f"{folder}_2")
-
-
-def _command(**flags: Any) -> str:
+    flags = {"config": f"{folder}/config.json", **changed, "model_dir": f"{folder}_2"}
     known_flags = [(name, value) for name, value in flags.items() if value is not None]
     words = (f"--{name}={f'{value:g}' if isinstance(value, float) else value}" for name, value in known_flags)
     return shlex.join(["bert", "train", *words])

@@ -382,13 +382,13 @@ def test_parameter_table_is_a_line_of_text_for_each_row():
     rows = summary_lib.parameter_table(fake_variables(24))
     lines = summary_lib.format_parameter_table(rows[:2]).splitlines()
     assert lines[0].split() == ["bert/embeddings/word_embeddings", "[100,", "8]", "x1", "800"]
-    assert lines[-1] == "73 tensors, 5,408 parameters, 0.0 MB"
+    assert lines[-1] == "25 tensors, 2,336 parameters, 0.0 MB"
 
 
 def test_parameter_table_folds_only_what_is_equal():
     names = {"a/layer_0/w": 4, "a/layer_1/w": 4, "a/layer_3/w": 4, "a/layer_2/w": 5, "b/pooler/w": 4, "c": 4}
     rows = summary_lib.parameter_table([variable(name, size) for name, size in names.items()])
-    expected = [("a/layer_{0..1,3}/w", 3), ("a/layer_2/w", 1), ("b/pooler/w", 1), ("c", 1)]
+    expected = [("a/layer_{0,1,3}/w", 3), ("a/layer_2/w", 1), ("b/pooler/w", 1), ("c", 1)]
     assert [(row.name, row.tensors) for row in rows] == expected
     real = [tf.Variable(tf.zeros([2, 3], kind), name=f"w_{kind.name}") for kind in (tf.float32, tf.float16)]
     found = [(row.name, row.bytes) for row in summary_lib.parameter_table(real)]

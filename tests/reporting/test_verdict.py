@@ -120,7 +120,6 @@ def test_the_next_step_is_a_complete_command(tmp_path, monkeypatch):
     flat = [2.0] * 100
     for values, status, accuracy in (
         (falling(0.05), "finished", 0.4),
-        (falling(), "success", 0.4),
         (falling(), "aborted", 0.4),
         (flat, "finished", 0.06),
         (falling()[:50] + [9.0] * 50, "finished", 0.4),
