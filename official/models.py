@@ -36,9 +36,9 @@ from official.data.tables.labels import CHOICE, NUMBER, ONE, SEVERAL
 from official.data.word_pieces.tokenizer import tokenize_masked, tokenizer_of
 from official.data.word_pieces.vocabulary import load_for_text
 from official.inference import methods
-from official.inference.graph_methods import normalized, places_of, pooled
+from official.inference.graph_methods import places_of, pooled
 from official.inference.rows import padded
-from official.inference.source import SHORTEST, Source, Truncation, find, name_of
+from official.inference.source import SHORTEST, Source, Truncation, find, head_outputs, name_of
 from official.io import model_folder, sentence_folder, vocabulary_files
 from official.io.errors import ConfigError, suggest
 from official.io.sentence_folder import EmbeddingSettings
@@ -52,6 +52,7 @@ from official.modeling.models import (
     SpanModel,
     TagModel,
 )
+from official.modeling.objectives import unit
 from official.tasks.fine_tuning import FULL_DEVIATION
 
 # {task: (method of a loaded model with this head; kind of labels)}. `classify` takes the folder's kind.
@@ -62,14 +63,6 @@ TASKS: dict[str, tuple[str, str | None]] = {
     **dict.fromkeys(("squad", "answer"), ("answer", None)),
     "fill_mask": ("fill_mask", None),
     "embed": ("embed", None),
-}
-# {task: name of its output among the tensors of the stages; or {output: that name}}
-_OUTPUTS: dict[str | None, Any] = {
-    None: {"last_hidden_state": "sequence", "pooler_output": "pooled"},
-    "answer": {name: name for name in SpanModel.GIVES},
-    "classify": "logits",
-    "tag": "tag_logits",
-    "fill_mask": "masked_lm_logits",
 }
 # transformers' names of a model's inputs, and this project's.
 _INPUTS = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
@@ -299,13 +292,12 @@ class PretrainedModel(tf.keras.Model):
                 firsts_B = tf.argmax(tf.cast(mask_BL > 0, tf.int32), 1)
                 sequence_BLD = tf.gather(sequence_BLD, firsts_B[:, None], batch_dims=1)
             vectors_BD = pooled(sequence_BLD, mask_BL, spec.embedding.pooling)
-            return normalized(vectors_BD) if spec.embedding.normalize else vectors_BD
-        names = _OUTPUTS[spec.task]
-        if isinstance(names, str):
-            return carried[names]
-        return {
-            name: carried[own] for name, own in names.items() if not (own == "pooled" and self._lacks_pooler)
-        }
+            return unit(vectors_BD) if spec.embedding.normalize else vectors_BD
+        if spec.task is not None:
+            found = head_outputs(carried, spec.task)
+            return found.get("logits", found)
+        hidden = {"last_hidden_state": carried["sequence"]}
+        return hidden if self._lacks_pooler else {**hidden, "pooler_output": carried["pooled"]}
 
     def fit(self, *arguments: Any, **named: Any) -> Any:
         """Trains like every Keras model. Raises ConfigError for class weights unless each text has one class

@@ -19,7 +19,6 @@ _PIPELINES = {
     "pretrain": "fill-mask",
     "embed": "sentence-similarity",
 }
-_LIBRARIES = {"embed": "sentence-transformers"}  # transformers for other tasks
 # By a classifier's kind of labels, or by task.
 _MADE = {
     "one": "fine-tuned to give a text one of several labels",
@@ -64,7 +63,7 @@ def of_run(location: str) -> str | None:
     return page.from_string(template).render(
         name=name,
         pipeline=pipeline,
-        library=_LIBRARIES.get(task, "transformers"),
+        library="sentence-transformers" if task == "embed" else "transformers",
         index=[{"name": name, "results": [{**about, "metrics": metrics}]}],
         made=_MADE[labels.get("kind", "one") if task in ("classify", "glue") else task],
         labels=labels,

@@ -50,28 +50,56 @@ def lay_out(config: Config, workers: int, replicas: int, noted: Layout | None) -
         and config.logical_workers in (None, noted.workers)
     )
     layout = noted if noted and goes_on else new
-    is_one_process = layout.workers == 1 and not BACKENDS[config.distribution_strategy].several_processes
-    if layout.micro_batches % replicas and is_one_process:  # with other devices
-        layout = new
-    if layout.micro_batches % replicas:
-        flag = "model_dir" if goes_on else "logical_workers"
-        who = f"{'' if goes_on else 'a run with '}{flag}={config[flag]}"
-        raise ConfigError(
-            f"{who} is laid out for {layout.describe()}, {layout.micro_batches} together:"
-            f" {replicas} replicas cannot share them evenly. Valid numbers of replicas:"
-            f" {_divisors(layout.micro_batches, replicas)}. Or give another --num_accumulation_steps, for a"
-            " new layout."
-        )
+    keeps = goes_on or config.logical_workers is not None
+    if layout.micro_batches % replicas == 0:
+        return _plan_of(config, layout, workers, replicas), layout
+    if keeps and _smaller_is_the_same(config):
+        return _with_smaller_micro_batches(config, layout, replicas), layout
+    if keeps and layout.workers == 1 and not BACKENDS[config.distribution_strategy].several_processes:
+        return _plan_of(config, new, workers, replicas), new  # other devices of one process
+    flag = "model_dir" if goes_on else "logical_workers"
+    who = f"{'' if goes_on else 'a run with '}{flag}={config[flag]}"
+    raise ConfigError(
+        f"{who} is laid out for {layout.describe()}, {layout.micro_batches} together:"
+        f" {replicas} replicas cannot share them evenly. Valid numbers of replicas:"
+        f" {_divisors(layout.micro_batches, replicas)}. Or give another --num_accumulation_steps, for a new"
+        " layout."
+    )
+
+
+def _plan_of(config: Config, layout: Layout, workers: int, replicas: int) -> BatchPlan:
+    """Returns the batches of replicas that share the micro batches of a layout evenly."""
     check_training(config, layout.num_replicas)
     is_other = (layout.workers, layout.num_replicas) != (workers, replicas)
-    plan = BatchPlan(
+    return BatchPlan(
         replicas,
         layout.micro_batches // replicas,
         config.train_batch_size,
         config.eval_batch_size,
         layout=layout if is_other else None,
     )
-    return plan, layout
+
+
+def _smaller_is_the_same(config: Config) -> bool:
+    """Tells whether micro batches of another size give the same sums, up to rounding: nothing is random,
+    clipped or divided per micro batch."""
+    model = config.model
+    is_random = model.hidden_dropout_prob > 0 or model.attention_probs_dropout_prob > 0
+    is_global = config.loss_normalization == "global" and config.clip_scope not in ("micro_batch", "replicas")
+    return is_global and not is_random
+
+
+def _with_smaller_micro_batches(config: Config, layout: Layout, replicas: int) -> BatchPlan:
+    """Returns the batch plan with micro batches of at most the layout's size."""
+    largest = layout.train_batch_size // layout.micro_batches
+    rows, left = divmod(config.train_batch_size, replicas)
+    if left:
+        raise ConfigError(
+            f"train_batch_size={config.train_batch_size} is not divisible by {replicas} replicas. Valid"
+            f" numbers of replicas: {_divisors(config.train_batch_size, replicas)}."
+        )
+    accumulation = next(each for each in range(1, rows + 1) if rows % each == 0 and rows // each <= largest)
+    return BatchPlan(replicas, accumulation, config.train_batch_size, config.eval_batch_size)
 
 
 def _divisors(count: int, wanted: int) -> str:

@@ -21,6 +21,7 @@ import pathlib
 import platform
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -380,7 +381,7 @@ def _xla(machine: Machine) -> Outcome:
     if trial.fault:
         advice = f"{_cause(trial)} {_PLAIN_COST}"
         return "broken", f"on {device}: {trial.fault}", "compiled operations", advice
-    return _ok(f"compiled for {device} in {secs:.1f} s")
+    return _ok(f"compiled for {device} in {secs:.1f} s" + (_tools() if device.startswith("GPU") else ""))
 
 
 def _cause(trial: gpus.Trial) -> str:
@@ -408,6 +409,18 @@ def _output(*command: str, secs: float = 10) -> subprocess.CompletedProcess[str]
     """Runs a program for at most `secs`. Raises OSError and subprocess.TimeoutExpired."""
     settings: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace"}
     return subprocess.run(command, timeout=secs, check=False, **settings)
+
+
+def _tools() -> str:
+    """Returns the folders of ptxas and libdevice as text for the page."""
+    text, ptxas = "", shutil.which("ptxas")
+    if ptxas:
+        version = ""
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            version = (re.findall(r"release ([\d.]+)", _output(ptxas, "--version").stdout) or [""])[0]
+        text += f"; ptxas {version} ({os.path.dirname(ptxas)})"
+    flag = re.search(r"--xla_gpu_cuda_data_dir=(\S+)", os.environ.get("XLA_FLAGS", ""))
+    return text + (f"; libdevice of {flag.group(1)}" if flag else "")
 
 
 # -----------------------------------------------------------------------------------------------------------

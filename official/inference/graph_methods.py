@@ -17,15 +17,15 @@ from official.config import BertConfig
 from official.data.squad.answers import AnswerRules
 from official.data.squad.features import WindowRules
 from official.data.tables import labels as labels_lib
-from official.data.tables.vectors import MIN_NORM
 from official.data.word_pieces.tokenizer import MASK
 from official.inference import methods, signatures
 from official.inference.graph_tokenizer import Decoded, Pieces, Splitter, repeated
 from official.inference.rows import TOKENS
-from official.inference.source import UNUSED_STAGES, Source, make_network, name_of
+from official.inference.source import UNUSED_STAGES, Source, head_outputs, make_network, name_of
 from official.io import model_folder
 from official.io.model_folder import Special
-from official.modeling import blocks, layers, stages
+from official.modeling import stages
+from official.modeling.objectives import unit
 from official.modeling.stages import Stage
 
 # -----------------------------------------------------------------------------------------------------------
@@ -37,9 +37,8 @@ from official.modeling.stages import Stage
 
 
 SCALE = "/scale"
-WORDS = "bert/embeddings/word_embeddings"
-TABLES = (WORDS, "bert/embeddings/token_type_embeddings", "bert/embeddings/position_embeddings")
-DTYPES = ("fp32", "bf16", "int8")
+WORDS, TYPES = "bert/embeddings/word_embeddings", "bert/embeddings/token_type_embeddings"
+TABLES = (WORDS, TYPES, "bert/embeddings/position_embeddings")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +58,7 @@ def stages_of(bert: BertConfig, head: str, classes: int, dtype: str) -> list[Rea
 
     Args:
       bert, head, classes: see `source.make_network`.
-      dtype: one of DTYPES.
+      dtype: fp32, bf16 or int8.
     """
     with tf.Graph().as_default():
         model = make_network(bert, head, classes, dtype)
@@ -94,10 +93,9 @@ class Weights(tf.Module):
         Args:
           leaves: {name: type in which the weight is read}.
           read: function from a name to float32 values. Raises ConfigError for missing ones.
-          dtype: one of DTYPES.
+          dtype: fp32, bf16 or int8.
         """
         super().__init__(name="weights")
-        self.compute_dtype = tf.bfloat16 if dtype == "bf16" else tf.float32
         self.variables_by_name: dict[str, tf.Variable] = {}
         for name, kind in leaves.items():
             values = read(name)
@@ -148,38 +146,27 @@ Features = dict[str, tf.Tensor]
 
 def loaded(bert: BertConfig, weights: Weights, reads: list[Read]) -> Callable[[Features], stages.Tensors]:
     """Returns a function of batches: the stages, beginning with the embeddings. The weights are read here,
-    and dequantized if they are integers, once and not per batch."""
+    and dequantized if they are integers, once and not per batch. Of the tables of words and segments the rows
+    of a batch are read: ids that do not exist are an error."""
+    first, leaves = reads[0]
+    types = None if bert.reads_segments else leaves.types
+    own = tf.nest.map_structure(weights.tensor, leaves._replace(words=None, types=types))
     read = [(stage, tf.nest.map_structure(weights.tensor, leaves)) for stage, leaves in reads[1:]]
-    projection = tf.nest.map_structure(weights.tensor, reads[0][1].projection)
 
     def run(features: Features) -> stages.Tensors:
-        carried = _embedded(bert, weights, projection, features)
+        ids_BL = features["input_ids"]
+        words_TW = weights.rows(WORDS, tf.reshape(ids_BL, [-1]))
+        if bert.reads_segments:
+            words_TW += weights.rows(TYPES, tf.reshape(features["segment_ids"], [-1]))
+        numbers_BL = tf.reshape(tf.range(tf.size(ids_BL)), tf.shape(ids_BL))
+        carried: stages.Tensors = {}
+        of_rows = {**features, "input_ids": numbers_BL}
+        stages.run_one(first, carried, of_rows, None, own._replace(words=words_TW))
         for stage, values in read:
             stages.run_one(stage, carried, features, None, values)
         return carried
 
     return run
-
-
-def _embedded(
-    bert: BertConfig, weights: Weights, projection: layers.Affine | None, features: Features
-) -> stages.Tensors:
-    """Returns the outputs of the first stage, from rows of the tables in any type."""
-    ids_BL, offset = features["input_ids"], bert.position_offset
-    segments = features["segment_ids"] if bert.reads_segments else 0
-    places = features.get("position_ids", tf.range(tf.shape(ids_BL)[1]))
-    numbers = ids_BL, segments, places + offset if offset else places
-    there = ((name, rows) for name, rows in zip(TABLES, numbers) if name in weights.variables_by_name)
-    words, *others = (weights.rows(name, rows) for name, rows in there)
-    names = (f"bert/embeddings/LayerNorm/{part}" for part in ("gamma", "beta"))
-    found = (weights.variables_by_name.get(name) for name in names)
-    norm = (None if each is None else tf.convert_to_tensor(each) for each in found)
-    x_BLD = layers.layer_norm(sum(others, words), layers.Norm(*norm), bert.layer_norm_eps)
-    x_BLD = tf.cast(x_BLD, weights.compute_dtype)
-    if projection is not None:
-        x_BLD = layers.dense(x_BLD, projection)
-    seen = blocks.find(bert.block_type).seen(features, bert, by_sequence=False)
-    return {"sequence": x_BLD, "seen": seen}
 
 
 def places_of(ids: tf.Tensor, bert: BertConfig) -> tf.Tensor:
@@ -555,14 +542,6 @@ def _predicted(
 
 
 Outputs = dict[str, tf.Tensor]
-_ACTIVATIONS: dict[str, Callable] = {
-    "identity": tf.identity,
-    "tanh": tf.tanh,
-    "relu": tf.nn.relu,
-    "gelu": tf.nn.gelu,  # the exact form, with erf
-    "silu": tf.nn.silu,
-    "sigmoid": tf.sigmoid,
-}
 
 
 def pooled(sequence_BLD: tf.Tensor, mask_BL: tf.Tensor, pooling: str) -> tf.Tensor:
@@ -574,11 +553,6 @@ def pooled(sequence_BLD: tf.Tensor, mask_BL: tf.Tensor, pooling: str) -> tf.Tens
         return tf.reduce_max(tf.where(is_token_BL1, sequence_BLD, float("-inf")), 1)
     counts_BL1 = tf.cast(is_token_BL1, tf.float32)
     return tf.reduce_sum(sequence_BLD * counts_BL1, 1) / tf.reduce_sum(counts_BL1, 1)
-
-
-def normalized(vectors_BD: tf.Tensor) -> tf.Tensor:
-    """Returns vectors of length 1; zero vectors stay."""
-    return vectors_BD / tf.maximum(tf.norm(vectors_BD, axis=1, keepdims=True), MIN_NORM)
 
 
 class Methods:
@@ -627,7 +601,7 @@ class Methods:
             checks = [tf.debugging.Assert(tf.reduce_all(sentence_b == ""), [problem])]
         with tf.control_dependencies(checks):
             first, second = self._split(sentence_a), self._split(sentence_b)
-        features = pairs(first, second, has_second_N, self._special, classes.length)
+        features = pairs(first, second, has_second_N, self._special, self._source.length())
         run = self._networks["classify"]()
         none = tf.zeros([0, len(classes.labels)])
         (logits_NC,) = in_batches(lambda batch: [run(batch)["logits"]], features, [none])
@@ -653,13 +627,13 @@ class Methods:
         pieces = self._split(tf.strings.join([settings.prompt(), text]))
         features = padded([ragged(pieces)[:, : most - 2]], self._special)  # longer ones are cut
         run = self._networks["embed"]()
-        dense = [(*each.weights(), _ACTIVATIONS[each.activation]) for each in settings.dense]
+        dense = [(*each.weights(), methods.ACTIVATIONS[each.activation]) for each in settings.dense]
 
         def compute(batch: Features) -> list[tf.Tensor]:
             vectors_BD = pooled(run(batch)["sequence"], batch["input_mask"], settings.pooling)
             for kernel_IO, bias_O, activation in dense:
                 vectors_BD = activation(tf.matmul(vectors_BD, kernel_IO) + bias_O)
-            return [normalized(vectors_BD) if settings.normalize else vectors_BD]
+            return [unit(vectors_BD) if settings.normalize else vectors_BD]
 
         size = settings.size(self._bert.hidden_size)
         (vectors_ND,) = in_batches(compute, features, [tf.zeros([0, size])])
@@ -700,10 +674,8 @@ class Methods:
             places_L = tf.range(tf.shape(input_ids)[1])
             features["masked_lm_positions"] = tf.broadcast_to(places_L, tf.shape(input_ids))
         carried = self._networks[self.main]()(features)
-        theirs = {"fill_mask": "masked_lm_logits", "tag": "tag_logits"}.get(self.main, "logits")
-        if theirs in carried:
-            carried["logits"] = carried[theirs]
-        return {name: tf.cast(carried[name], tf.float32) for name in signatures.output_names(self.main)}
+        found = head_outputs(carried, self.main)
+        return {name: tf.cast(values, tf.float32) for name, values in found.items()}
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -734,7 +706,7 @@ class GraphModel(tf.Module):
         Args:
           source: the model.
           vocabulary_file: file of its words, one per line, which becomes an asset; None: token ids only.
-          dtype: one of DTYPES.
+          dtype: fp32, bf16 or int8.
 
         Raises:
           ConfigError: if a weight is missing or cannot be read, or the vocabulary is not supported.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from scipy.special import erf, expit, softmax
+from scipy.special import softmax
 
 from official.data.glue import files as glue_files
 from official.data.glue import tasks
@@ -255,13 +255,11 @@ class Classes(NamedTuple):
       texts: number of texts per row: 1 or 2, more for multiple choice; None if unknown.
       kind: kind of label, one of `labels.KINDS`.
       labels: names of the outputs.
-      length: maximum number of tokens per row.
     """
 
     texts: int | None
     kind: str
     labels: tuple[str, ...]
-    length: int
 
 
 def classes_of(source: Source) -> Classes:
@@ -277,7 +275,7 @@ def classes_of(source: Source) -> Classes:
         texts = len((run.text_columns or "text").split(","))
     kind = NUMBER if outputs == 1 and kind == ONE else kind
     names = labels or tuple(f"LABEL_{number}" for number in range(outputs))
-    return Classes(texts, kind, names, source.length())
+    return Classes(texts, kind, names)
 
 
 def text_rows(a: Sequence[Any], b: Sequence[str] | None = None) -> list[list[str]]:
@@ -315,7 +313,8 @@ class Classifier(Method):
     name = "classify"
 
     def _set_up(self, source: Source) -> None:
-        self.texts, self.kind, names, self._length = classes_of(source)
+        self.texts, self.kind, names = classes_of(source)
+        self._length = source.length()
         is_one_number = self.kind == NUMBER and len(names) == 1
         self.labels = Labels(self.kind, () if is_one_number else names, source.thresholds)
         self._names = names
@@ -514,13 +513,13 @@ class Filler(Method):
 #
 # Source: https://github.com/UKPLab/sentence-transformers, the modules Transformer, Pooling, Dense, Normalize.
 
-ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "identity": lambda x: x,
-    "tanh": np.tanh,
-    "relu": lambda x: np.maximum(x, 0),
-    "gelu": lambda x: x * (0.5 + 0.5 * erf(x * np.float32(0.5**0.5))),
-    "silu": lambda x: x * expit(x),
-    "sigmoid": expit,
+ACTIVATIONS: dict[str, Callable[[Any], tf.Tensor]] = {
+    "identity": tf.identity,
+    "tanh": tf.tanh,
+    "relu": tf.nn.relu,
+    "gelu": tf.nn.gelu,  # the exact form, with erf
+    "silu": tf.nn.silu,
+    "sigmoid": tf.sigmoid,
 }
 
 
@@ -618,7 +617,7 @@ class Embedder(Method):
             part = rows.pick(batch)
             vectors_ND[batch] = self._pooled(self.network(part)["sequence"], part, settings.pooling)
         for kernel_IO, bias_O, activation in self._dense:
-            vectors_ND = activation(vectors_ND @ kernel_IO + bias_O)
+            vectors_ND = activation(vectors_ND @ kernel_IO + bias_O).numpy()
         finite({"vectors": vectors_ND}, self._source.name)
         return (normalized(vectors_ND) if settings.normalize else vectors_ND).astype(np.float32)
 

@@ -21,7 +21,7 @@ from official.inference import backends
 from official.inference.backends import Settings
 from official.inference.rows import STEP, Network, Rows, Run, feeds_of, padded_groups, padded_network
 from official.inference.signatures import output_names
-from official.inference.source import UNUSED_STAGES, Source, make_network, name_of
+from official.inference.source import UNUSED_STAGES, Source, head_outputs, make_network, name_of
 from official.io import json_files, quiet, writing
 from official.io.errors import ConfigError, how_to_install
 from official.io.files import sha256_of
@@ -90,10 +90,8 @@ def trace(bert: BertConfig, head: str, classes: int) -> Traced:
                 carried["sequence"] = tf.reshape(carried["sequence"], [1, -1, bert.hidden_size])
                 features = {"masked_lm_positions": inputs["masked"][None]}
             stages.run_one(stage, carried, features, None)
-        if head == "fill_mask":
-            carried = {"logits": carried["masked_lm_logits"][0]}
-        for name in output_names(head):
-            tf.identity(carried.get(f"{head}_{name}", carried.get(name)), name)
+        for name, values in head_outputs(carried, head).items():
+            tf.identity(values[0] if head == "fill_mask" else values, name)
         variables = {variable.handle.op.name: variable for variable in model.variables}
         graph_def, shapes = _with_weights_as_inputs(graph.as_graph_def(), variables, output_names(head))
     return Traced(graph_def, tuple(inputs), output_names(head), shapes)
@@ -156,7 +154,7 @@ def build(source: Source, head: str, settings: Settings) -> Network:
 def network_of(path: str, head: str, settings: Settings) -> Network:
     """Returns the network of an ONNX file. Raises ConfigError if a package is missing, or the file's values
     are in links."""
-    return padded_network(_started(settings, path), head, output_names(head))
+    return padded_network(_started(settings, path), head)
 
 
 def _started(settings: Settings, path: str) -> Run:
@@ -300,9 +298,6 @@ def differences(source: Source, head: str, network: Network) -> dict[str, tuple[
 
 
 def _int8_path(source: Source, head: str, settings: Settings) -> str:
-    if not settings.calibration:
-        needs = f"dtype=int8 of {settings.backend} needs rows to take the ranges of activations from"
-        raise ConfigError(f"{needs}, received none. Give Settings.calibration, or another dtype.")
     runtime = library("onnxruntime", settings.backend)
     plain = path_of(source, head, dataclasses.replace(settings, dtype="fp32"), contrib=False)
     made_of = {

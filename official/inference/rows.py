@@ -11,6 +11,7 @@ import numpy as np
 from official import native
 from official.data.rows import ragged
 from official.data.rows.text_rows import TokenRows
+from official.inference.signatures import output_names
 
 Outputs = dict[str, np.ndarray]
 
@@ -173,14 +174,9 @@ def feeds_of(rows: Rows) -> dict[str, np.ndarray]:
     return feeds
 
 
-def padded_network(run_batch: Run, head: str, names: Sequence[str]) -> Network:
-    """Returns the network of a function that computes padded batches.
-
-    Args:
-      run_batch: function that computes a batch.
-      head: one of `source.HEADS`.
-      names: names of the outputs, in the order of `run_batch`.
-    """
+def padded_network(run_batch: Run, head: str) -> Network:
+    """Returns the network of a head, one of `source.HEADS`, from a function that computes padded batches; its
+    outputs are in the order of `signatures`."""
 
     def compute_batch(rows: Rows) -> Outputs:
         feeds = feeds_of(rows)
@@ -190,7 +186,7 @@ def padded_network(run_batch: Run, head: str, names: Sequence[str]) -> Network:
         elif head != "classify":
             is_token_BL = feeds["input_mask"] > 0
             outputs = [values[is_token_BL] for values in outputs]
-        return dict(zip(names, outputs))
+        return dict(zip(output_names(head), outputs))
 
     return lambda rows: run(compute_batch, head, rows, padded_groups(rows.lengths_N))
 

@@ -20,8 +20,10 @@ from official.config.derived import VOCABULARY_ROUNDING, is_vocabulary_of
 from official.config.model import is_hugging_face
 from official.config.setting import FINE_TUNING
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
+from official.inference.signatures import output_names
 from official.io import files, json_files, model_folder, vocabulary_files
 from official.io.files import expanded
+from official.modeling.layers import computing_in
 from official.modeling.models import BertEncoder, MaskedLMModel, SequenceModel, SpanModel, TagModel
 
 SHORTEST = 3  # tokens: [CLS], one word piece, [SEP]
@@ -38,8 +40,6 @@ HEADS: dict[str, tuple[str, tuple[str, ...], str]] = {
 # {method: stages that its outputs do not need}
 TAGS = model_folder.PROBLEM_TYPE_OF["tag"]
 UNUSED_STAGES = {"embed": ("pooler",)}
-# {dtype: policy of Keras}; int8 weights are dequantized
-_POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "int8": "float32"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,14 +170,17 @@ def make_network(
       dtype: type of matrix products: fp32, bf16 or int8.
       kernels: see `BertEncoder`.
     """
-    policy = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy(_POLICIES[dtype])
-    try:
+    with computing_in(dtype):
         if head in ("classify", "tag"):
             return (SequenceModel if head == "classify" else TagModel)(bert, classes, kernels)
         return {"answer": SpanModel, "embed": BertEncoder, "fill_mask": MaskedLMModel}[head](bert, kernels)
-    finally:
-        tf.keras.mixed_precision.set_global_policy(policy)
+
+
+def head_outputs(carried: dict[str, tf.Tensor], head: str) -> dict[str, tf.Tensor]:
+    """Returns the outputs of a head, by the names of `signatures.TENSOR_OUTPUTS`, from the tensors of the
+    stages of its model."""
+    logits = {"tag": "tag_logits", "fill_mask": "masked_lm_logits"}.get(head, "logits")
+    return {name: carried[logits if name == "logits" else name] for name in output_names(head)}
 
 
 def name_of(variable: tf.Variable) -> str:

@@ -366,7 +366,7 @@ def planned_files(config: Config, layout: Layout | None) -> dict | None:
     streams = derived.num_streams(count, config.train_batch_size, config.data_streams)
     derived.check_hosts(count, streams, workers, config.train_batch_size)
     most = 1  # maximum number of workers per host
-    if layout and workers != hosts:
+    if layout and workers != hosts and not layout.micro_batches % hosts:
         most = max(len(shares(layout, host, hosts)) for host in range(hosts))
     per_host = count // workers * most
     return {"files": count, "streams": streams, "hosts": hosts, "files_per_host": per_host}

@@ -9,7 +9,6 @@ import shutil
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,12 +21,13 @@ from official.inference.backends import Settings
 from official.inference.graph_methods import GraphModel, only_ids_of
 from official.inference.methods import answer_rules, embedding_settings
 from official.inference.rows import padded_network
-from official.inference.signatures import TENSORS, main_method, output_names
+from official.inference.signatures import SIGNATURES, TENSORS, main_method, output_names
 from official.inference.source import Source
 from official.io import model_folder, sentence_folder, vocabulary_files, writing
 from official.io.errors import ConfigError, installed_versions
 from official.io.json_files import written
 from official.io.sentence_folder import EmbeddingSettings
+from official.serving.server import protocols
 
 if TYPE_CHECKING:
     from official.serving.export import Request
@@ -136,11 +136,6 @@ def compare_onnx(source: Source, folder: str) -> float:
     return float(np.max([apart for apart, _ in onnx_files.differences(source, head, network).values()]))
 
 
-def _largest(pairs: list[tuple[Any, Any]]) -> float:
-    """Returns the largest difference between the two arrays of a pair; NaN if one has NaN."""
-    return float(np.max([np.abs(np.subtract(ours, theirs)).max() for ours, theirs in pairs]))
-
-
 # -----------------------------------------------------------------------------------------------------------
 # SavedModels
 
@@ -149,6 +144,7 @@ _CONTEXT = (
     "The first bridge over the river was built of wood in 1312. Ada Lovelace crossed it twice, and wrote of"
     " it in a letter to Charles Babbage: caf\u00e9s on both sides, \u6c34 below. It burned down in 1850."
 )
+_QUESTIONS = ("Who crossed the bridge?", "When did it burn down?")
 _SENTENCES = ("It is a fine bridge.", "Nobody ever liked the old wooden bridge, and who would?", "")
 _MASKED = ("The bridge was [MASK] of wood.", "[MASK] crossed the [MASK] in 1312.")
 
@@ -193,34 +189,27 @@ def compare_saved_model(source: Source, folder: str) -> float:
 
     Chosen texts may differ if two have the same score to the last bit, so scores are compared.
     """
-    loaded, model, can = tf.saved_model.load(folder), Model(source), source.abilities()
-    pairs: list[tuple[Any, Any]] = []
+    loaded, model = tf.saved_model.load(folder), Model(source)
     if only_ids_of(source):
         return _compare_tensors(source, loaded.signatures[TENSORS])
-
-    def call(name: str, output: str, **inputs: Sequence[str]) -> np.ndarray:
-        texts = {key: tf.constant(list(values), tf.string) for key, values in inputs.items()}
-        return loaded.signatures[name](**texts)[output].numpy()
-
-    if "answer" in can:
-        questions = "Who crossed the bridge?", "When did it burn down?"
-        asked = [(question, _CONTEXT * times) for question in questions for times in (1, 4)]
-        questions, contexts = zip(*asked)
-        ours = [answer.probability for answer in model.answer_all(asked)]
-        pairs.append((ours, call("answer", "score", question=questions, context=contexts)))
-    if "classify" in can:
-        second = _SENTENCES[0] if model.texts_of_a_row == 2 else ""
-        rows = [[text, second] if second else [text] for text in _SENTENCES]
-        theirs = call("classify", "score", sentence_a=_SENTENCES, sentence_b=[second] * len(rows))
-        pairs.append(([label.score for label in model.classify_all(rows)], theirs))
-    if "embed" in can:
-        pairs.append((model.embed(_SENTENCES), call("embed", "embedding", text=_SENTENCES)))
-    if "fill_mask" in can:
-        masks = [mask for masks in model.fill_masks(_MASKED) for mask in masks]
-        scores = call("fill_mask", "scores", text=_MASKED)
-        shares = [[word.probability for word in mask] for mask in masks]
-        pairs.append((shares, scores[scores[..., 0] > 0]))
-    return _largest(pairs)
+    can = source.abilities()
+    second = _SENTENCES[0] if "classify" in can and model.texts_of_a_row == 2 else ""
+    columns: dict[str, list[Any]] = {
+        "answer": list(zip(*((question, _CONTEXT * times) for question in _QUESTIONS for times in (1, 4)))),
+        "classify": [_SENTENCES, [second] * len(_SENTENCES)],
+        "embed": [_SENTENCES],
+        "fill_mask": [_MASKED],
+    }
+    largest: list[float] = []
+    for name in can:
+        signature = SIGNATURES[name]
+        inputs = {field.name: list(texts) for field, texts in zip(signature.inputs, columns[name])}
+        call = protocols.call_of_texts(name, signature, inputs)
+        ours = protocols.columns_of(call, signature, model.results(name, call.rows)[0])
+        theirs = loaded.signatures[name](**{key: tf.constant(texts) for key, texts in inputs.items()})
+        floats = [field.name for field in signature.outputs if field.dtype == "float32"]
+        largest += [np.abs(np.subtract(ours[output], theirs[output])).max() for output in floats]
+    return float(np.max(largest))
 
 
 def _compare_tensors(source: Source, call: Any) -> float:
@@ -234,7 +223,7 @@ def _compare_tensors(source: Source, call: Any) -> float:
             return [values.reshape(-1, values.shape[-1])[feeds["masked"]] for values in found]
         return found
 
-    network = padded_network(run_batch, head, output_names(head))
+    network = padded_network(run_batch, head)
     return float(np.max([apart for apart, _ in onnx_files.differences(source, head, network).values()]))
 
 

@@ -41,6 +41,25 @@ def test_what_does_not_divide_is_an_error_with_the_valid_numbers(make_config):
         lay_out(config, 3, 3, Layout(1, 4096, 1, 4096))
 
 
+def test_without_dropout_smaller_micro_batches_are_the_same_to_rounding(make_config):
+    config = make_config(**WORKERS, num_accumulation_steps=3)
+    plan, layout = lay_out(config, 8, 8, BEGAN)
+    assert layout == BEGAN and plan.layout is None
+    assert (plan.num_replicas, plan.num_accumulation_steps, plan.micro_batch_size) == (8, 2, 3)
+    with pytest.raises(ConfigError, match="48 is not divisible by 7 replicas. Valid .*: 2, 3, 4, 6, 8, 12"):
+        lay_out(config, 7, 7, BEGAN)
+
+
+def test_what_a_micro_batch_decides_needs_the_same_ones(make_config):
+    for settings in (
+        dict(clip_scope="micro_batch", loss_normalization="local"),
+        dict(loss_normalization="local", clip_scope="none"),
+        dict(clip_scope="replicas"),
+    ):
+        with pytest.raises(ConfigError, match="8 replicas cannot share"):
+            lay_out(make_config(**WORKERS, num_accumulation_steps=3, **settings), 8, 8, BEGAN)
+
+
 def test_somebody_may_lay_it_out_anew(make_config):
     for changed in (dict(num_accumulation_steps=6), dict(train_batch_size=96), dict(logical_workers=2)):
         config = make_config(**{**WORKERS, **DROPOUT, "num_accumulation_steps": 3, **changed})
@@ -54,6 +73,10 @@ def test_one_process_may_be_laid_out_for_several(make_config):
     assert layout == plan.layout == BEGAN and plan.num_accumulation_steps == 12
     with pytest.raises(ConfigError, match="4 workers .* 5 replicas cannot share"):
         lay_out(config, 5, 5, None)
+    # Smaller micro batches where nothing is random.
+    config = make_config(train_batch_size=48, num_accumulation_steps=3, logical_workers=4)
+    plan, layout = lay_out(config, 8, 8, None)
+    assert layout == BEGAN and plan.num_replicas * plan.num_accumulation_steps * plan.micro_batch_size == 48
 
 
 def test_one_process_with_other_devices_goes_on_as_ever(make_config):

@@ -111,7 +111,7 @@ def test_int8_is_near_and_its_ranges_are_those_of_the_calibration():
         for dtype in ("fp32", "int8")
     )
     assert 1e-4 < np.abs(quantised - exact).mean() < 0.02
-    with pytest.raises(ConfigError, match="int8 needs sequences"):
+    with pytest.raises(ConfigError, match="int8 of tensorflow needs rows"):
         backends.build(found, "embed", backends.Settings(dtype="int8"))
 
 

@@ -65,8 +65,11 @@ def begin(settings: Settings) -> None:
 
 def build(source, head: str, settings: Settings) -> Network:
     """Builds the network of a model with one of the heads of `source.HEADS`. Raises ConfigError if a package
-    is missing, or the machine does not support the settings."""
+    is missing, the machine does not support the settings, or int8 has no calibration rows."""
     check(settings)
+    if settings.dtype == "int8" and not settings.calibration:
+        needs = f"dtype=int8 of {settings.backend} needs rows to take the ranges of activations from"
+        raise ConfigError(f"{needs}, received none. Give Settings.calibration, or another dtype.")
     network, observe = _module(settings).build(source, head, settings), settings.observe
     if observe is None:
         return network

@@ -12,7 +12,7 @@ from official.config import BertConfig, ConfigError
 from official.inference import fused_bert
 from official.inference.backends import Settings
 from official.inference.rows import Network, Outputs, Rows, attention_groups, join, padded
-from official.inference.source import Source, make_network
+from official.inference.source import Source, head_outputs, make_network
 from official.modeling import stages, varlen
 from official.modeling.layers import Affine
 
@@ -108,8 +108,6 @@ def _quantised(
 ) -> fused_bert.Encoder:
     """Returns an encoder whose blocks are in 8 bits, with ranges from the inputs of products in these
     batches."""
-    if not calibration:
-        raise ConfigError("dtype=int8 needs sequences for the ranges of activations.")
     if not fused_bert.has_integers():
         problem = "TensorFlow has no integer products on this CPU. Take another --backend or --dtype."
         raise ConfigError(f"dtype=int8: {problem}")
@@ -145,16 +143,6 @@ def _compiled(function: Callable, bert: BertConfig) -> Callable:
     return tf.function(function, autograph=False).get_concrete_function(**signature)
 
 
-# The tensors of the stages that are a network's outputs, by head.
-_GIVEN = {
-    "answer": {"start_logits": "start_logits", "end_logits": "end_logits"},
-    "classify": {"logits": "logits"},
-    "embed": {"sequence": "sequence"},
-    "fill_mask": {"logits": "masked_lm_logits"},
-    "tag": {"logits": "tag_logits"},
-}
-
-
 def _staged(source: Source, head: str, settings: Settings) -> Network:
     """Returns a network of the model's stages."""
     # Only for blocks whose attention over long rows is faster this way; oneDNN has no operations for them.
@@ -165,8 +153,8 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
 
     @tf.function(autograph=False, reduce_retracing=True)
     def compute(batch, count):
-        carried = stages.run(model, varlen.lay_end_to_end(batch).features, None)
-        return {name: tf.cast(carried[own][0, :count], tf.float32) for name, own in _GIVEN[head].items()}
+        found = head_outputs(stages.run(model, varlen.lay_end_to_end(batch).features, None), head)
+        return {name: tf.cast(values[0, :count], tf.float32) for name, values in found.items()}
 
     def network(rows: Rows) -> Outputs:
         batch = {name: tf.constant(values) for name, values in padded(rows).items()}

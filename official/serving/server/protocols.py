@@ -101,15 +101,22 @@ def make_call(name: str, signature: Signature, columns: dict[str, Any], sizes: S
     require(1 <= number <= most, limit)
     if name == signatures.TENSORS:
         return _call_of_ids(signature, columns, sizes, number)
-    texts = [
-        [read_text(value, field, limits) for value in columns.get(field, [""] * number)] for field in known
-    ]
-    rows: list[Any] = list(zip(*texts))
+    texts = {
+        field: [read_text(value, field, limits) for value in columns.get(field, [""] * number)]
+        for field in known
+    }
+    return call_of_texts(name, signature, texts)
+
+
+def call_of_texts(name: str, signature: Signature, texts: dict[str, list[str]]) -> Call:
+    """Returns the call of a signature with {input: texts} of all its inputs, '' for a text that is left
+    out."""
+    rows: list[Any] = list(zip(*texts.values()))
     costs = [sum(map(len, row)) // 4 + 4 for row in rows]
     if signature.method == "classify":
         rows = [[a, b] if b else [a] for a, b in rows]
-    elif len(known) == 1:
-        rows = texts[0]
+    elif len(texts) == 1:
+        (rows,) = texts.values()
     if signature.method == "fill_mask":
         costs = [cost + _MASK_COST * row.count("[MASK]") for cost, row in zip(costs, rows)]
     return Call(name, rows, costs)
@@ -179,10 +186,9 @@ def read_integers(values: Any, name: str) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def columns_of(asked: Asked, results: list[Any]) -> dict[str, np.ndarray]:
+def columns_of(call: Call, signature: Signature, results: Sequence[Any]) -> dict[str, np.ndarray]:
     """Returns the outputs of a call: {name: [N, ...]}, in the order of the signature; `results` are the
     values of `versions.Served.compute`, one for each row."""
-    call, signature = asked.call, asked.signature
     fields, kinds = signature.outputs, {"string": object, "int32": np.int32, "float32": np.float32}
     if call.name == signatures.TENSORS:
         rows = {field.name: [result[field.name] for result in results] for field in fields}
@@ -310,7 +316,7 @@ def _takes(name: str, signature: Signature) -> str:
 
 def write_rest(asked: Asked, results: list[Any]) -> bytes:
     """Returns the body of a response. Raises ValueError for NaN and infinite numbers."""
-    columns = columns_of(asked, results)
+    columns = columns_of(asked.call, asked.signature, results)
 
     def encoded(values: dict[str, Any]) -> str:
         if len(values) == 1:
@@ -522,7 +528,7 @@ def write_v2(asked: Asked, results: list[Any], model: str, version: int) -> tupl
     Raises:
       ValueError: for numbers that JSON does not have.
     """
-    columns = columns_of(asked, results)
+    columns = columns_of(asked.call, asked.signature, results)
     fields = {field.name: field for field in asked.signature.outputs}
     outputs, binary = [], []
     for name, is_binary in asked.outputs.items():
