@@ -487,7 +487,7 @@ def _problems(files: list[str], schema: dict[str, Feature], chosen: list[str], l
 
 
 def _hint(path: str) -> str:
-    """Returns what to do about a file whose first record cannot be read; empty if that is unknown."""
+    """Returns advice for a file whose first record cannot be read; empty if there is none."""
     with io_files.naming(path), io_files.open_binary(path) as file:
         is_packed = file.read(2) == b"\x1f\x8b"
     return "; it is compressed with gzip, and records are read uncompressed: gunzip it" if is_packed else ""
