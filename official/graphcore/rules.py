@@ -26,7 +26,6 @@ class Options:
       replicas: Replicas of the pipeline, over all instances: a power of two.
       device_iterations: Steps per call of the IPUs; divides --steps_per_loop.
       executable_cache_path: Folder in which compiled programs are cached.
-      stochastic_rounding: Round to float16 up or down at random, unbiased on average.
       stochastic_rounding: Round to float16 up or down at random, right on average.
       fp_exceptions: Stop at invalid operations, divisions by 0 and overflows.
       available_memory_proportion: Share of an IPU's memory that matrix products may use: one number, or one

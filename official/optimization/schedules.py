@@ -82,16 +82,6 @@ DECAYS: dict[str, Callable[[tf.Tensor, Shape], tf.Tensor]] = {
 }
 
 
-def decaying(decay: str, shape: Shape) -> Schedule:
-    """Returns one of DECAYS, not below its floor, without the warm-up."""
-
-    def rate(step: Any) -> tf.Tensor:
-        step = tf.maximum(tf.cast(step, tf.float32), float(shape.begin))
-        return tf.maximum(DECAYS[decay](step, shape), shape.floor)
-
-    return rate
-
-
 def by_step(values: dict[int, float]) -> Schedule:
     """Returns a piecewise constant schedule of {step: value}, which includes step 0; a value holds from its
     step on."""
@@ -104,15 +94,26 @@ def by_step(values: dict[int, float]) -> Schedule:
 
 
 def decay_of(config: Config) -> Schedule:
-    """Returns the schedule of --lr_schedule without its warm-up, except for polynomial."""
+    """Returns the schedule of --lr_schedule, except polynomial: without its warm-up, and one of DECAYS not
+    below its floor."""
     rates = by_step_lib.read_by_step(config.lr_schedule, "lr_schedule")
     if rates:
         return by_step(rates)
     warmup_steps = whole_warmup_steps(config)
-    begin = config.start_warmup_step + warmup_steps if warmup_steps else 0
-    shape = Shape(config.learning_rate, config.end_learning_rate, begin, schedule_steps(config))
-    steps, rate = decay_length(config), config.decay_rate or 0.0
-    return decaying(config.lr_schedule, shape._replace(decay_steps=steps, decay_rate=rate))
+    shape = Shape(
+        config.learning_rate,
+        config.end_learning_rate,
+        config.start_warmup_step + warmup_steps if warmup_steps else 0,
+        schedule_steps(config),
+        decay_length(config),
+        config.decay_rate or 0.0,
+    )
+
+    def rate(step: Any) -> tf.Tensor:
+        step = tf.maximum(tf.cast(step, tf.float32), float(shape.begin))
+        return tf.maximum(DECAYS[config.lr_schedule](step, shape), shape.floor)
+
+    return rate
 
 
 def whole_warmup_steps(config: Config) -> int:
@@ -128,56 +129,33 @@ def whole_warmup_steps(config: Config) -> int:
 _CURVE_POINTS = 50  # points of a curve that is not piecewise linear
 
 
-class WarmupPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up, then polynomial decay.
+def polynomial(config: Config) -> Schedule:
+    """Returns a linear warm-up, then a polynomial decay, of a configuration.
 
         warm-up, t < start + W:  peak * max(t - start, 0) / W
         decay from step_0:       (peak - end) * (1 - min(t, N) / N) ** power + end
         decay from warmup_end:   the same with t - (start + W) and N - (start + W) in place of t and N
 
-    With `decay_from="step_0"` the rate drops at the end of the warm-up, from the peak to the current value of
-    the decay.
+    W may be fractional. With `decay_from="step_0"` the rate drops at the end of the warm-up, from the peak to
+    the current value of the decay.
     Source: step_0 is the MLPerf v0.7 reference's, with start_warmup_step and poly_power of its TF1 version;
     warmup_end is the shape of Graphcore's BERT and of most later recipes.
-
-    Args:
-      peak, end: learning rates at the start and the end of the decay.
-      total_steps: N, the horizon of the decay.
-      warmup_steps: W, may be fractional; 0 for no warm-up.
-      start_warmup_step: first step of the warm-up; the rate is 0 before it.
-      power: power of the decay.
-      decay_from: "step_0" or "warmup_end".
     """
+    peak, end, total_steps = config.learning_rate, config.end_learning_rate, schedule_steps(config)
+    start, warmup_steps = config.start_warmup_step, config.warmup_steps
+    warmup_end = start + warmup_steps if warmup_steps else 0.0
+    origin = warmup_end if config.decay_from == "warmup_end" else 0.0
 
-    def __init__(
-        self,
-        peak: float,
-        total_steps: int,
-        warmup_steps: float = 0.0,
-        start_warmup_step: int = 0,
-        end: float = 0.0,
-        power: float = 1.0,
-        decay_from: str = "step_0",
-    ):
-        self.peak, self.end, self.power = peak, end, power
-        self.total_steps, self.warmup_steps = total_steps, warmup_steps
-        self.start_warmup_step = start_warmup_step
-        self.decay_from = decay_from
-
-    def __call__(self, step):
-        """Returns the learning rate, float32, of the update at `step` (0-based)."""
+    def rate(step: Any) -> tf.Tensor:
         step = tf.cast(step, tf.float32)
-        warmup_end = (self.start_warmup_step + self.warmup_steps) if self.warmup_steps else 0.0
-        origin = warmup_end if self.decay_from == "warmup_end" else 0.0
-        done = tf.clip_by_value((step - origin) / max(self.total_steps - origin, 1.0), 0.0, 1.0)
-        rate = (self.peak - self.end) * tf.pow(1.0 - done, self.power) + self.end
-        if not self.warmup_steps:
-            return rate
-        warming = self.peak * tf.maximum(step - self.start_warmup_step, 0.0) / self.warmup_steps
-        return tf.where(step < warmup_end, warming, rate)
+        done = tf.clip_by_value((step - origin) / max(total_steps - origin, 1.0), 0.0, 1.0)
+        decayed = (peak - end) * tf.pow(1.0 - done, config.poly_power) + end
+        if not warmup_steps:
+            return decayed
+        warming = peak * tf.maximum(step - start, 0.0) / warmup_steps
+        return tf.where(step < warmup_end, warming, decayed)
 
-    def get_config(self):
-        return dict(vars(self))
+    return rate
 
 
 def warmed_up(after: Schedule, peak: float, steps: float, start: int, power: float) -> Schedule:
@@ -202,21 +180,13 @@ def warmed_up(after: Schedule, peak: float, steps: float, start: int, power: flo
 
 def from_config(config: Config) -> Schedule:
     """Returns the schedule of a configuration."""
-    polynomial = config.lr_schedule == "polynomial"
-    steps = config.warmup_steps if polynomial else whole_warmup_steps(config)
-    if polynomial:
-        schedule: Schedule = WarmupPolynomialDecay(
-            config.learning_rate,
-            schedule_steps(config),
-            config.warmup_steps,
-            config.start_warmup_step,
-            config.end_learning_rate,
-            config.poly_power,
-            config.decay_from,
-        )
+    if config.lr_schedule == "polynomial":
+        schedule, steps = polynomial(config), config.warmup_steps
+        if config.warmup_power == 1:  # it includes its warm-up
+            return schedule
     else:
-        schedule = decay_of(config)
-    if not steps or polynomial and config.warmup_power == 1:  # it includes its warm-up
+        schedule, steps = decay_of(config), whole_warmup_steps(config)
+    if not steps:
         return schedule
     start, power = config.start_warmup_step, config.warmup_power
     return warmed_up(schedule, config.learning_rate, steps, start, power)

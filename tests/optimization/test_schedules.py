@@ -78,9 +78,11 @@ def numpy_schedule(step, peak, total, warmup, start, end, power, decay_from):
 @pytest.mark.parametrize(
     "warmup,start,end,power", [(0, 0, 0.0, 1.0), (420, 0, 0.0, 1.0), (100, 50, 1e-5, 1.0), (100, 0, 0.0, 2.0)]
 )
-def test_the_polynomial_is_exact(decay_from, warmup, start, end, power):
+def test_the_polynomial_is_exact(make_config, decay_from, warmup, start, end, power):
     peak, total = 3.5221e-4, 8000
-    schedule = schedules.WarmupPolynomialDecay(peak, total, warmup, start, end, power, decay_from)
+    own = dict(learning_rate=peak, num_steps_per_epoch=total, end_learning_rate=end, poly_power=power)
+    own |= dict(warmup_steps=warmup, start_warmup_step=start, decay_from=decay_from)
+    schedule = schedules.from_config(make_config(**own))
     last = warmup + start
     for step in (0, 1, start, start + 1, warmup // 2, last - 1, last, last + 1, 4000, 7999, 8000, 9000):
         if step >= 0:
