@@ -518,11 +518,11 @@ def with_generated_data(config: Config) -> Config:
     """Returns the configuration without the files that --generated_data or --synthetic_input replace.
 
     A base configuration may name files that are not on this machine. --compile_only without existing files
-    generates data, since shapes and steps follow from them. An existing vocabulary is kept; otherwise words
-    are generated, too.
+    generates them, except for tables, since shapes and steps follow from them. An existing vocabulary is
+    kept; otherwise words are generated, too.
     """
-    is_made_up = config.use_synthetic_data or config.synthetic_input
-    if config.compile_only and not is_made_up and not _has_files(config):
+    takes_others = config.use_synthetic_data or config.synthetic_input or config.task in OWN_DATA
+    if config.compile_only and not takes_others and not _has_files(config):
         config = replaced(config, generated_data=True)
     if not (config.generated_data or config.synthetic_input):
         return config

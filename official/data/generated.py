@@ -7,14 +7,12 @@ import json
 import os
 import shutil
 import tempfile
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from official.config import replaced
-from official.config.setting import OWN_DATA
 from official.config.table import Config
 from official.data.glue.tasks import MAX_SCORE, GlueTask, find_task
 from official.data.pretraining import examples
@@ -107,35 +105,6 @@ def write_glue(folder: str, task: GlueTask, text: Text) -> str:
         with open(path, "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
     return folder
-
-
-# -----------------------------------------------------------------------------------------------------------
-# Tables of texts and labels, and tagged sentences
-
-
-def write_own_data(path: str, config: Config, rows: int, text: Text) -> str:
-    """Writes JSON lines with the columns that --task=classify, tag or embed reads in this run; returns the
-    path."""
-    usual = {"tag": "tokens", "embed": "sentence1,sentence2" if config.label_column else "query,positive"}
-    columns = (config.text_columns or usual.get(config.task, "text")).split(",")
-    label = config.label_column or ("tags" if config.task == "tag" else "label")
-    labels = {
-        "one": lambda: "ab"[text.below(2)],
-        "several": lambda: ["a", "b"][: text.below(3)],
-        "number": lambda: text.below(51) / 10,
-        "choice": lambda: columns[1 + text.below(len(columns) - 1)],
-    }
-    with open(path, "w", encoding="utf-8") as file:
-        for _ in range(rows):
-            if config.task == "tag":
-                words = text.words(*_SENTENCE)
-                row: dict[str, Any] = {columns[0]: words, label: [("O", "B-X")[text.below(2)] for _ in words]}
-            else:
-                row = {name: text.sentence(*_SENTENCE) for name in columns}
-                kind = "number" if config.task == "embed" else config.label_kind
-                row[label] = labels[kind]()
-            file.write(json.dumps(row) + "\n")
-    return path
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -260,13 +229,6 @@ def with_files(config: Config) -> Config:
         config = replaced(config, vocab_file=path)
     if config.task == "glue":
         return replaced(config, data_dir=write_glue(folder, find_task(config.glue_task or ""), text))
-    if config.task in OWN_DATA:
-        names = {"train_file": "train", "eval_file": "dev", "predict_file": "test"}
-        made = {
-            flag: write_own_data(os.path.join(folder, f"{split}.jsonl"), config, _ROWS[split], text)
-            for flag, split in names.items()
-        }
-        return replaced(config, **made)
     made = {
         flag: write_squad(os.path.join(folder, f"{split}.json"), split, text, config.version_2_with_negative)
         for flag, split in (("train_file", "train"), ("predict_file", "dev"))

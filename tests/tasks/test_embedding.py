@@ -375,14 +375,11 @@ def test_prompts_and_pooling_are_those_of_the_folder(table, tmp_path):
 
 
 @pytest.mark.slow
-def test_plans_and_generated_data(table):
+def test_plans(table):
     """Of a batch in parts the vectors are computed twice: a third more than forward and backward pass."""
     settings = [dict(num_accumulation_steps=count, num_steps_per_epoch=8) for count in (1, 2)]
     flops = [plan_lib.make_plan(table(**each), TASKS["embed"])["flops_per_step"] for each in settings]
     assert flops[1] / flops[0] == pytest.approx(4 / 3, rel=0.02)
-    made = dict(generated_data=True, train_file=None, stop_steps=2, num_train_epochs=1)
-    for kind in ("triplets", "scores"):
-        assert run(table(kind, model_dir=f"{kind} made", **made)).status == "finished"
 
 
 def test_what_is_refused(table, tmp_path):

@@ -85,6 +85,7 @@ class Data:
     )
     generated_data: bool = setting(
         False,
+        tasks=(*PRETRAIN, *SQUAD, *GLUE),
         training=IDENTITY,
         excludes=dict.fromkeys(("synthetic_input", "use_synthetic_data"), "it reads records like files"),
     )

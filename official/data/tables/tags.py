@@ -24,7 +24,7 @@ from official.data.tables.texts import ANSWER, REJECTED
 from official.data.text import text_files
 from official.data.word_pieces.tokenizer import Tokenizer
 from official.data.word_pieces.vocabulary import Vocabulary
-from official.data.word_pieces.wordpiece import is_punctuation
+from official.data.word_pieces.wordpiece import IDEOGRAPH, is_punctuation
 from official.io import files
 from official.io.errors import ConfigError, shortened
 
@@ -37,7 +37,6 @@ _BRAT = re.compile(rb"T\d+\t\S+ \d+ \d+")
 _TAG = re.compile("O|[BIES]-.+")
 # Other notations of prefixes
 _OTHER_FORM = re.compile("[LUM]-.|[bieslum]-.|[BIESLUM][_:/].|.*[-_:/][BIESLUM]$")
-_CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 _TOKEN_KEYS, _TAG_KEYS = ("tokens", "words"), ("tags", "ner_tags", "labels")
 _TEXT_KEYS, _SPAN_KEYS = ("text", "sentence"), ("entities", "spans", "label", "labels")
 
@@ -286,7 +285,7 @@ def word_offsets(text: str) -> Iterator[tuple[int, int]]:
     """Yields (first character, end) of each word of a text."""
     begin = None
     for place, character in enumerate(text):
-        alone = is_punctuation(character) or _CJK.match(character) is not None
+        alone = is_punctuation(character) or IDEOGRAPH.match(character) is not None
         if begin is not None and (alone or character.isspace()):
             yield begin, place
             begin = None
