@@ -230,14 +230,16 @@ class EvalSet(command_line.Flags):
     overwrite: bool = False
 
 
-def read_examples(paths: list[str], record_format: str):
-    """Yields a record for each example of the files. Raises ConfigError where one is damaged."""
+def read_examples(paths: list[str], record_format: str, states: dict[str, str]):
+    """Yields a record for each example of the files. Raises ConfigError where one is damaged, or has changed
+    since `states`."""
     from official.data.records import files as record_files
 
     try:
         for path in paths:
             yield from record_files.read_rows(path, record_format)
     except ConfigError as error:
+        files.check_unchanged(states)
         raise ConfigError(f"--input_files: {error}") from None
 
 
@@ -263,13 +265,13 @@ def run_eval_set() -> None:
     record_paths.check_vocabulary(folder, vocabulary, flags.overwrite)
     states = files.states(paths)
     record_format = record_files.detect_format(paths)
-    examples = sum(1 for _ in _progress(read_examples(paths, record_format), "counting"))
+    examples = sum(1 for _ in _progress(read_examples(paths, record_format, states), "counting"))
     picks = flags.num_samples
     if examples < picks:
         problem = f"--input_files={flags.input_files} holds {examples:,} examples"
         raise ConfigError(f"{problem}, fewer than --num_samples={picks:,}.")
     positions = {index * examples // picks for index in range(picks)}
-    again = enumerate(read_examples(paths, record_format))
+    again = enumerate(read_examples(paths, record_format, states))
     picked = _progress((example for position, example in again if position in positions), "copying")
     copied, reader = iter(picked), READERS[record_format]
     with (

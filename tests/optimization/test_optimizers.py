@@ -170,7 +170,7 @@ class _AddonsAdamW:
 def test_plain_optimizers_equal_those_of_tensorflow_addons(make_config, kind):
     tfa = pytest.importorskip("tensorflow_addons")
     config = make_config(optimizer_type=kind, kernels="plain", learning_rate=0.05, **BETAS)
-    schedule, generator = schedules.from_config(config), np.random.default_rng(0)
+    schedule, generator = _Scaled(schedules.from_config(config), 1.0), np.random.default_rng(0)
     excluded = list(plain_optimizers.EXCLUDED)
     initial = {name: generator.normal(size=(4, 3)).astype(np.float32) for name in NAMES}
     _, ours, apply = make_optimizer(config, strategy_of(1), initial)

@@ -483,11 +483,25 @@ def _problems(files: list[str], schema: dict[str, Feature], chosen: list[str], l
             if not number:
                 yield f"{path} has no records"
         except ConfigError as error:
-            yield str(error).rstrip(".") + ("" if number else _hint(path))
+            problem = str(error).rstrip(".")
+            if not number and record_format == "plain" and "input_ids" in schema:
+                sizes = schema["input_ids"].length, schema["masked_lm_ids"].length
+                problem += f"; {_describe_unframed(path, *sizes)}"
+            yield problem
 
 
-def _hint(path: str) -> str:
-    """Returns advice for a file whose first record cannot be read; empty if there is none."""
+def _describe_unframed(path: str, length: int, most: int) -> str:
+    """Describes, for a message, the sizes of files of records without frames, with `length` tokens and `most`
+    predicted tokens per example; or tells that the file is compressed."""
     with io_files.naming(path), io_files.open_binary(path) as file:
-        is_packed = file.read(2) == b"\x1f\x8b"
-    return "; it is compressed with gzip, and records are read uncompressed: gunzip it" if is_packed else ""
+        if file.read(2) == b"\x1f\x8b":
+            return "it is compressed with gzip, and records are read uncompressed: gunzip it"
+    popart = _popart()
+    names = {name: 3 if name in popart.ROWS else 1 for name in popart.EXAMPLES}
+    sizes = ((popart.record_bytes(name, length, most, depth), name) for name, depth in names.items())
+    allowed = ", ".join("{:,} ({})".format(*each) for each in sizes)
+    return (
+        f"it has {io_files.sizes([path])[0]:,} bytes. Allowed: TFRecord files, and PopART's binaries, whose"
+        f" records of {length} tokens, {most} predicted ones and, if packed, 3 sequences have"
+        f" {allowed} bytes"
+    )

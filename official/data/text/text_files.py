@@ -34,6 +34,20 @@ HEAD_BYTES = 1 << 16  # first bytes of a decompressed file that are inspected
 MAX_UNDECODABLE = 0.01  # share of the bytes of a part of a file; with more, it is not UTF-8
 _PARQUET = b"PAR1"
 _ARCHIVES = {b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"7z\xbc\xaf": "7z"}
+_BINARY = {
+    b"\x89PNG": "a PNG picture",
+    b"\xff\xd8\xff": "a JPEG picture",
+    b"GIF8": "a GIF picture",
+    b"%PDF-": "a PDF file",
+    b"\x93NUMPY": "a NumPy array",
+    b"\x89HDF": "an HDF5 file",
+    b"\x7fELF": "a program",
+    _PARQUET: "a Parquet file inside of a compressed one",
+    b"SQLite format 3\0": "an SQLite database",
+    b"Rar!": "a RAR archive",
+    b"\x80\x04\x95": "a Python pickle",
+    b"\xd0\xcf\x11\xe0": "an Office file",
+}
 _WEB_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html)[\s>]", re.IGNORECASE)
 _BYTE_ORDER_MARKS = {  # the one of UTF-32LE begins with the one of UTF-16LE
     codecs.BOM_UTF32_LE: "UTF-32",
@@ -68,8 +82,8 @@ def refuse_binary(path: str, head: bytes) -> None:
         raise ConfigError(f"{path} {pointer}.")
     if encoding := _find_start(head, _BYTE_ORDER_MARKS):
         raise _not_utf8(path, f"{encoding} text (by its byte order mark)", encoding)
-    if head.startswith(b"%PDF-"):  # may have no NUL
-        raise ConfigError(f"{path} is a PDF file, not text. Leave it out of --input_files.")
+    if kind := _find_start(head, _BINARY) or (head.startswith(b"ustar", 257) and "a tar archive"):
+        raise ConfigError(f"{path} is {kind}, not text. Leave it out of --input_files.")
     if _WEB_PAGE.match(head):
         problem = "is a web page (HTML), whose mark-up is not text. Extract its text"
         raise ConfigError(f"{path} {problem}, or leave it out of --input_files.")
