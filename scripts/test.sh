@@ -5,6 +5,7 @@
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+unset PYTHONDONTWRITEBYTECODE  # else each of hundreds of processes compiles the same modules
 venv=".venv" setup=() tests=()
 for argument in "$@"; do
   case "$argument" in
