@@ -111,7 +111,7 @@ setup(
         "openvino": [*EXPORT, "openvino>=2025.2,<2027"],
         "serve": ["tornado>=6.5,<7", "prometheus-client>=0.20,<1"],
         # The engine of data jobs on several machines; 2.52 is the first one whose clusters ask for a secret.
-        "ray": ["ray>=2.52,<3"],
+        "ray": ["ray>=2.52,<3", "psutil>=5.9,<8"],
         # Files in stores, one extra a store, and all of them.
         "s3": S3,
         "gcs": GCS,

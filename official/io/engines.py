@@ -297,6 +297,6 @@ def opened(choice: Choice) -> Iterator[Engine]:
         return
     from official.io import ray_engine  # late: Ray is an extra
 
-    check_installed("--engine=ray", "ray", "ray")
+    check_installed("--engine=ray", "ray", "ray", "psutil")
     with contextlib.ExitStack() as stack:  # of the connection, and of a cluster that is started for it
         yield ray_engine.Ray(choice.num_workers, choice.ray_address, stack)

@@ -29,7 +29,7 @@ from official.io.files import is_remote, store_of
 
 
 @contextlib.contextmanager
-def new_folder(parent: str | None = None, prefix: str = "") -> Iterator[str]:
+def new_folder(parent: str | None = None) -> Iterator[str]:
     """Yields a new folder, which is removed after the block.
 
     The process holds a lock on the folder, which the system releases when the process ends in any way.
@@ -38,12 +38,11 @@ def new_folder(parent: str | None = None, prefix: str = "") -> Iterator[str]:
 
     Args:
       parent: None: the folder of temporary files.
-      prefix: of its name; empty: one with the name of this machine, for a `parent` that others share.
 
     Raises:
       OSError: where it cannot be made.
     """
-    parent, prefix = parent or tempfile.gettempdir(), prefix or f"bert-work-{files.host()}-"
+    parent, prefix = parent or tempfile.gettempdir(), f"bert-work-{files.host()}-"
     _remove_left(parent, prefix)
     folder, lock = _made(parent, prefix)
     try:

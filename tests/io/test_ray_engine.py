@@ -76,7 +76,7 @@ def test_a_cluster_does_not_outlive_the_job(tmp_path, number):
     job.send_signal(number)
     job.wait()
     job.stderr.close()
-    assert wait_for(lambda: not any(map(is_alive, begun)), 100)  # Ray's agents look once a minute
+    assert wait_for(lambda: not any(map(is_alive, begun)))
     assert not list((tmp_path / "made").glob("late-*"))
 
 
