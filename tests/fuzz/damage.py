@@ -342,7 +342,7 @@ def damage_checkpoint(draw: Draw, path: pathlib.Path, format_name: str) -> Done:
     container = {"huggingface": hf_folder, "popart": onnx_file}.get(format_name, bundle)
     kind = pick(draw, "removed", "cut", "head", "missing", "renamed", "shape", "integers", "not finite")
     if kind in ("removed", "cut", "head"):
-        files = [name for name in container.files(str(path)) if not name.endswith((".json", ".txt"))]
+        files = [name for name in container.files(str(path)) if not name.endswith((".json", ".txt", ".md"))]
         file = pathlib.Path(pick(draw, *sorted(files)))
         data = file.read_bytes()
         others = {"removed": b"", "cut": data[: len(data) // 2], "head": noise(draw, 64) + data[64:]}

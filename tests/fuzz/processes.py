@@ -51,7 +51,7 @@ _NOISE = re.compile(
     re.MULTILINE,
 )
 _NAMED = re.compile(
-    r"damaged|skipped|left out|malformed|undecodable|not in the context|"
+    r"damaged|skipped|left out|is not used|malformed|undecodable|not in the context|"
     r"empty|nanswered|issing prediction|not finite|non-finite|NaN|added: "
 )
 
