@@ -72,7 +72,7 @@ def tables() -> dict[str, Keys]:
     import yaml  # late: few commands read such a folder
 
     with open(os.path.join(os.path.dirname(__file__), "model_folder.yml"), encoding="utf-8") as file:
-        found = yaml.safe_load(file)
+        found = yaml.load(file, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # in C: ten times as fast
     return {
         name: Keys(
             frozenset(table.get("applied", "").split()),

@@ -14,7 +14,7 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
@@ -241,14 +241,15 @@ def _warn_of_uncased(path: str) -> None:
     )
 
 
-def count_capitals(words: Iterable[str]) -> tuple[int, int]:
+@functools.lru_cache(maxsize=2)
+def count_capitals(words: tuple[str, ...]) -> tuple[int, int]:
     """Returns the number of words with capitals, and of words with letters that have them; special tokens,
     [LIKE THIS], do not count."""
     with_letters = [word for word in words if word.lower() != word.upper() and not _SPECIAL.fullmatch(word)]
     return sum(word != word.lower() for word in with_letters), len(with_letters)
 
 
-def is_cased(words: Iterable[str]) -> bool:
+def is_cased(words: tuple[str, ...]) -> bool:
     """Tells whether a vocabulary is cased: a share of 2 % or more of its words with letters have capitals."""
     capitals, with_letters = count_capitals(words)
     return capitals > 0 and capitals >= _CASED_SHARE * with_letters
