@@ -175,8 +175,8 @@ INTERRUPTIONS = {
 @each_job
 def test_what_an_interruption_leaves_is_gone_on_with(run, tmp_path, monkeypatch, written, name):
     run(name, tmp_path / "whole")
+    monkeypatch.setattr(compaction, "BITS", 2)
     if name == "pack":
-        monkeypatch.setattr(compaction, "BITS", 2)
         monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6)
     for module, function, call, error in INTERRUPTIONS[name]:
         out = tmp_path / function

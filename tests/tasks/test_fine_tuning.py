@@ -238,7 +238,9 @@ def test_every_glue_task_runs_from_files_to_predictions(glue, tmp_path, name):
         assert sum(sum(row[1:]) for row in result.tables["Confusion matrix"][1:]) == 9
 
 
-def test_glue_learns_and_replicas_do_not_matter(glue, tmp_path):
+@pytest.fixture
+def red_or_blue(tmp_path):
+    """Writes a task of GLUE that is learned in a few steps."""
     folder = tmp_path / "glue" / "SST-2"
     folder.mkdir(parents=True)
     generator = np.random.default_rng(0)
@@ -248,8 +250,15 @@ def test_glue_learns_and_replicas_do_not_matter(glue, tmp_path):
             words = generator.choice(["ball", "box", "sky", "sea", str(colour)], 4)
             lines.append(f"{' '.join(words)} {colour}\t{int(colour == 'red')}\n")
         (folder / f"{name}.tsv").write_text("".join(lines))
+
+
+def test_glue_learns(glue, red_or_blue):
     learned = run(glue("sst2", model_dir="learned", num_train_epochs=6))
     assert learned.scores["accuracy"] > learned.baseline_score + 0.2
+
+
+@pytest.mark.slow
+def test_replicas_of_glue_do_not_matter(glue, red_or_blue):
     # A few small steps: later, rounding has grown into differences.
     settings = dict(stop_steps=6, learning_rate=1e-4)
     one = run(glue("sst2", model_dir="one", **settings))

@@ -28,15 +28,12 @@ def graph_of(name: str) -> tuple:
     return (values["task"], bool(values.get("max_sequences_per_pack")), *kinds)
 
 
-# The first configuration of each graph; quick ones differ in their blocks: tasks and rows have other tests.
+# The first configuration of each graph.
 GRAPHS = {graph_of(name): name for name in sorted(configs.theirs(), reverse=True)}
-QUICK = {graph[2]: name for graph, name in GRAPHS.items()}.values()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in GRAPHS.values()],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GRAPHS.values())
 def test_one_of_each_graph_runs_a_step(name, tmp_path):
     values = {key: value for key, value in flags.read_config(name).items() if key not in NO_FILES}
     model = {**values["model"], **SIZES}

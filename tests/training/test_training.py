@@ -237,7 +237,7 @@ def test_evaluation_is_exact_for_a_ragged_last_batch(make_config, record_files):
 
 
 def test_warm_up_leaves_every_variable_bit_equal(make_config):
-    loop = make_loop(make_config(**replicas(2), loss_scale="dynamic", do_eval=True))
+    loop = make_loop(make_config(**replicas(2), loss_scale="dynamic", do_eval=True, num_eval_samples=16))
     before = values(loop.state)
     loop.warm_up()
     after = values(loop.state)

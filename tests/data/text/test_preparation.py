@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import importlib.util
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -96,6 +97,6 @@ def test_a_dump_becomes_records_and_nothing_is_done_twice(tmp_path):
     assert text.count("Sentence 7 of 8 says theta & 56.\n") == 1
     assert text.count("After the table it goes on.\nIt ends here.\n") == 42
     before = contents(out, ("report.html", "speed.json"))
-    (out / "eval_512_76" / "manifest.json").unlink()
+    shutil.rmtree(out / "eval_512_76")
     assert run(check=True).stdout.count("there already") == 4
     assert contents(out, ("report.html", "speed.json")) == before

@@ -165,7 +165,7 @@ def surrounded(code_points) -> list[str]:
 @pytest.mark.parametrize("step", [211, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_character(all_three, step):
     for own, vocabulary in all_three:
-        whole = 0x700 if vocabulary is CASED else 0x3000
+        whole = 0x700 if vocabulary is CASED or step > 1 else 0x3000
         assert_equals_the_rules(own, vocabulary, surrounded([*range(whole), *range(whole, 0x110000, step)]))
 
 
