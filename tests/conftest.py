@@ -33,6 +33,7 @@ with contextlib.suppress(OSError):  # else each process compiles its own
 os.environ["BERT_CACHE_DIR"] = CACHE
 atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
+FSYNC = os.fsync
 os.fsync = lambda descriptor: None  # no test cuts the power, and some write thousands of small files
 
 # TensorFlow notes the stack of Python that made each operation of a graph, for its messages: a ninth of the

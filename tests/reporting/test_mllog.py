@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -18,7 +19,7 @@ from official.training import feeding
 from official.training.metrics_window import NonFiniteError
 from official.training.strategy_loop import Loop
 from tests import programs
-from tests.conftest import slow, write_records
+from tests.conftest import FSYNC, slow, write_records
 from tests.records import short_examples
 from tests.refusals import assert_refused
 from tests.run_folders import run
@@ -254,7 +255,8 @@ def test_every_way_out_ends_the_log(run_config, monkeypatch, error):
     assert ended.items() <= events_of(config)[-1]["metadata"].items()
 
 
-def test_the_page_cache_is_dropped(tmp_path):
+def test_the_page_cache_is_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", FSYNC)
     path = tmp_path / "data"
     path.write_bytes(bytes(1 << 20))
     path.read_bytes()
