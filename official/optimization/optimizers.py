@@ -20,13 +20,10 @@ from official.optimization import gradients as gradients_lib
 from official.optimization.plain_optimizers import (
     Moments,
     Optimizer,
-    ScaledMoment,
     build_plain,
     clipped_rate,
     hyper_parameters,
     jitted,
-    loaded,
-    stored,
 )
 from official.optimization.plain_optimizers import write as write_variable
 from official.optimization.train_state import TrainState, build_state
@@ -225,37 +222,6 @@ class CompiledStableAdamW(CompiledOptimizer):
 
 
 # -----------------------------------------------------------------------------------------------------------
-# AdamW with a first moment in float16
-
-
-@jitted
-def _update_mixed(handles, grad, factor, state, constants):
-    """Updates a weight: `state` is its step size, its share after decay, and the scale."""
-    step_size, kept, scale = state
-    weight, v = read((handles[0], handles[2]), grad.shape)
-    kept_m = tf.raw_ops.ReadVariableOp(resource=handles[1], dtype=tf.float16)
-    m = loaded(tf.ensure_shape(kept_m, grad.shape), scale)
-    new_m, new_v = moments(m, v, grad * factor, constants)
-    new_m = stored(new_m, scale)
-    change = step_size * loaded(new_m, scale) / (tf.sqrt(new_v) + constants.epsilon)
-    write(handles, (weight * kept - change, new_m, new_v))
-
-
-class CompiledMpAdamW(ScaledMoment, CompiledAdamW):
-    """`CompiledAdamW` with the first moment in float16; vectors, too, go through the compiled function."""
-
-    _update_decayed = staticmethod(_update_mixed)
-
-    def _decayed_state(self, rate, beta_1_power, beta_2_power):
-        return *super()._decayed_state(rate, beta_1_power, beta_2_power), tf.convert_to_tensor(self._scale)
-
-    def _update_excluded(self, handles, gradient, step) -> None:
-        step_size, _, scale = step["decayed"]
-        state = step_size, tf.constant(1.0), scale
-        _update_mixed(handles, gradient, step["factor"], state, self._constants)
-
-
-# -----------------------------------------------------------------------------------------------------------
 # Native: LAMB and AdamW in one operation
 #
 # It reads and writes each number once; for LAMB, weights and moments twice.
@@ -353,7 +319,6 @@ _COMPILED: dict[str, Callable[..., Optimizer]] = {
     "lamb": CompiledLamb,
     "adam": CompiledAdamW,
     "adamw": CompiledAdamW,
-    "mpadamw": CompiledMpAdamW,
     "stable_adamw": CompiledStableAdamW,
 }
 _NATIVE: dict[str, Callable[..., Optimizer]] = {"lamb": NativeLamb, "adam": NativeAdamW, "adamw": NativeAdamW}
@@ -367,7 +332,7 @@ def build_optimizer(config: Config, schedule: Callable, operations: Any = None) 
     adamw: w -= rate * weight_decay * w, then Adam (Keras form: epsilon added to the uncorrected root).
     adam: adamw without decay. mpadamw: adamw with a first moment in float16. stable_adamw: adamw with clipped
       updates. sgd, momentum: without decay.
-    All kernels agree to rounding; the last four optimizers have no native form, and the last two only the
+    All kernels agree to rounding; stable_adamw has no native form, and mpadamw, sgd and momentum only the
     plain one.
 
     Args:

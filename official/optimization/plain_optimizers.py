@@ -335,18 +335,8 @@ class Momentum(Sgd):
 SCALE = "adam_m_scale"
 
 
-def stored(m: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
-    """Returns a float32 first moment in its stored form: times the scale, in float16."""
-    return tf.cast(tf.clip_by_value(m * scale, tf.float16.min, tf.float16.max), tf.float16)
-
-
-def loaded(m: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
-    """Returns a stored float16 first moment as float32."""
-    return tf.cast(m, tf.float32) / scale
-
-
-class ScaledMoment(Moments):
-    """Base of the AdamW here and in `compiled_mixed`: the first moment in float16, and its scale."""
+class MpAdamW(AdamW):
+    """`AdamW` with the first moment in float16, times a scale."""
 
     SLOTS: ClassVar[dict[str, tf.DType | None]] = {"m": tf.float16, "v": None}
 
@@ -361,15 +351,11 @@ class ScaledMoment(Moments):
     def scalars(self) -> dict[str, tf.Variable]:
         return {SCALE: self._scale}
 
-
-class PlainAdamW(ScaledMoment, AdamW):
-    """`AdamW` with the first moment in float16."""
-
     def _stored(self, m):
-        return stored(m, self._scale)
+        return tf.cast(tf.clip_by_value(m * self._scale, tf.float16.min, tf.float16.max), tf.float16)
 
     def _loaded(self, m):
-        return loaded(m, self._scale)
+        return tf.cast(m, tf.float32) / self._scale
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -398,7 +384,7 @@ _PLAIN: dict[str, Callable[..., Optimizer]] = {
     "lamb": Lamb,
     "adam": AdamW,
     "adamw": AdamW,
-    "mpadamw": PlainAdamW,
+    "mpadamw": MpAdamW,
     "stable_adamw": StableAdamW,
     "momentum": Momentum,
     "sgd": Sgd,
