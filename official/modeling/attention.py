@@ -76,14 +76,18 @@ def scores(features: dict[str, tf.Tensor]) -> tf.Tensor:
     """
     if "sequence_ids" in features:
         ids_BL = features["sequence_ids"]
-        seen_BLM = tf.equal(ids_BL[:, :, None], ids_BL[:, None, :])
-        return (1.0 - tf.cast(seen_BLM, tf.float32))[:, None] * MASKED_SCORE
+        return masking(tf.equal(ids_BL[:, :, None], ids_BL[:, None, :]))
     return padding_scores(features["input_mask"])
 
 
 def padding_scores(input_mask_BM: tf.Tensor) -> tf.Tensor:
     """Returns the additive mask [B, 1, 1, M] for rows of one sequence, which masks padding only."""
-    return (1.0 - tf.cast(input_mask_BM, tf.float32))[:, None, None, :] * MASKED_SCORE
+    return masking(input_mask_BM[:, None])
+
+
+def masking(is_seen: tf.Tensor) -> tf.Tensor:
+    """Returns the additive mask of scores, float32 [B, 1, L or 1, M], from bool or int32 [B, L or 1, M]."""
+    return (1.0 - tf.cast(is_seen, tf.float32))[:, None] * MASKED_SCORE
 
 
 def self_attention(

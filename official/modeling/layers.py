@@ -242,10 +242,9 @@ _WIDE, _MIN_ROWS, _MAX_ROWS = 3, 128, 1024  # see `is_wide`
 
 def matmul(x_NI: tf.Tensor, kernel_IO: tf.Tensor) -> tf.Tensor:
     """Returns x @ kernel, of one type and in it."""
-    if x_NI.dtype == tf.bfloat16 and widens():
-        return _widened(x_NI, kernel_IO)
-    if x_NI.dtype == tf.float32 and is_wide(kernel_IO) and native.on_cpus():
-        return _transposed_first(x_NI, kernel_IO)
+    is_widened = x_NI.dtype == tf.bfloat16 and widens()
+    if is_widened or x_NI.dtype == tf.float32 and is_wide(kernel_IO) and native.on_cpus():
+        return _matmul_on_cpus(x_NI, kernel_IO)
     return tf.matmul(x_NI, kernel_IO)
 
 
@@ -282,46 +281,32 @@ def multiplies_bf16_slowly(cpu: Processor) -> bool:
 
 
 def matmul_transposed(x_NO: tf.Tensor, kernel_IO: tf.Tensor) -> tf.Tensor:
-    """Returns x @ kernel^T, of one type and in it, as the gradient of `matmul` on CPUs does."""
-    if x_NO.dtype == tf.bfloat16 and widens():
-        wide = tf.matmul(tf.cast(x_NO, tf.float32), tf.cast(kernel_IO, tf.float32), transpose_b=True)
-        return tf.cast(wide, x_NO.dtype)
+    """Returns x @ kernel^T, of one type and in it: the gradient of x of `matmul` on CPUs."""
     if x_NO.dtype == tf.float32 and is_wide(kernel_IO):
         return tf.matmul(x_NO, tf.transpose(kernel_IO))
-    return tf.matmul(x_NO, kernel_IO, transpose_b=True)
+    return _product(x_NO, kernel_IO, transpose_b=True)
 
 
 def matmul_of_rows(x_NI: tf.Tensor, y_NO: tf.Tensor) -> tf.Tensor:
-    """Returns x^T @ y, of one type and in it, as the gradient of `matmul` on CPUs does."""
-    if x_NI.dtype == tf.bfloat16 and widens():
-        wide = tf.matmul(tf.cast(x_NI, tf.float32), tf.cast(y_NO, tf.float32), transpose_a=True)
-        return tf.cast(wide, x_NI.dtype)
-    return tf.matmul(x_NI, y_NO, transpose_a=True)
+    """Returns x^T @ y, of one type and in it: the gradient of the kernel of `matmul` on CPUs."""
+    return _product(x_NI, y_NO, transpose_a=True)
 
 
 @tf.custom_gradient
-def _transposed_first(x_NI, kernel_IO):
-    """Returns the product; see `is_wide`."""
-
+def _matmul_on_cpus(x_NI, kernel_IO):
     def gradient(upstream):
-        return tf.matmul(upstream, tf.transpose(kernel_IO)), tf.matmul(x_NI, upstream, transpose_a=True)
+        return matmul_transposed(upstream, kernel_IO), matmul_of_rows(x_NI, upstream)
 
-    return tf.matmul(x_NI, kernel_IO), gradient
+    return _product(x_NI, kernel_IO), gradient
 
 
-@tf.custom_gradient
-def _widened(x_NI, kernel_IO):
-    """Returns the product in bfloat16. Products of two such numbers are exact in float32, where they are
-    summed up."""
-
-    def gradient(upstream):
-        wide = tf.cast(upstream, tf.float32)
-        x_gradient = tf.matmul(wide, tf.cast(kernel_IO, tf.float32), transpose_b=True)
-        kernel_gradient = tf.matmul(tf.cast(x_NI, tf.float32), wide, transpose_a=True)
-        return tf.cast(x_gradient, x_NI.dtype), tf.cast(kernel_gradient, kernel_IO.dtype)
-
-    product = tf.matmul(tf.cast(x_NI, tf.float32), tf.cast(kernel_IO, tf.float32))
-    return tf.cast(product, x_NI.dtype), gradient
+def _product(x: tf.Tensor, y: tf.Tensor, **transposed: bool) -> tf.Tensor:
+    """Returns a product in the type of both. In bfloat16, products of two numbers are exact in float32, where
+    they are summed up."""
+    if x.dtype == tf.bfloat16 and widens():
+        wide = tf.matmul(tf.cast(x, tf.float32), tf.cast(y, tf.float32), **transposed)
+        return tf.cast(wide, x.dtype)
+    return tf.matmul(x, y, **transposed)
 
 
 # -----------------------------------------------------------------------------------------------------------

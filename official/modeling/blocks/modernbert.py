@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from official.config import BertConfig
 from official.modeling import attention, layers
-from official.modeling.attention import MASKED_SCORE, Context
+from official.modeling.attention import Context
 from official.modeling.layers import sizes, split_seed
 from official.modeling.operations import Operations
 from official.modeling.varlen import SequenceLayout
@@ -228,7 +228,7 @@ def in_window(
     ids_NM = near(ids_NW[:, None, :, None] + 1)[:, 0, :, 0] - 1
     distances = np.abs(np.arange(width + 2 * reach) - np.arange(width)[:, None] - reach)
     is_seen = tf.equal(ids_NW[:, :, None], ids_NM[:, None, :]) & (distances <= reach)
-    outputs = ops.attend(query, key, value, _scores(is_seen), rate, seed, again=True)
+    outputs = ops.attend(query, key, value, attention.masking(is_seen), rate, seed, again=True)
     return tf.reshape(ops.join_heads(outputs), [batch, -1, columns // 3])[:, :length]
 
 
@@ -241,11 +241,6 @@ def _with_sides(parts: tf.Tensor, batch: int | tf.Tensor, reach: int) -> tf.Tens
     before = tf.pad(parts[:, :-1, :, width - reach :], [[0, 0], [1, 0], *none])
     after = tf.pad(parts[:, 1:, :, :reach], [[0, 0], [0, 1], *none])
     return tf.reshape(tf.concat([before, parts, after], axis=3), [-1, heads, width + 2 * reach, size])
-
-
-def _scores(is_seen: tf.Tensor) -> tf.Tensor:
-    """Returns the additive mask of scores, float32 [B, 1, L, M], from bool [B, L, M]."""
-    return (1.0 - tf.cast(is_seen, tf.float32))[:, None] * MASKED_SCORE
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -272,7 +267,7 @@ def in_chunks(
     def attend_some(query, key, value, ids_BC, number):
         is_seen = tf.equal(ids_BC[:, :, None], ids_BL[:, None, :])
         own_seed = None if seed is None else split_seed(tf.concat([seed, [number]], 0), 1)[0]
-        return ops.attend(query, key, value, _scores(is_seen), rate, own_seed)
+        return ops.attend(query, key, value, attention.masking(is_seen), rate, own_seed)
 
     scores_of_query = batch * heads * length
     if isinstance(scores_of_query, int) and scores_of_query * length <= _SCORES:
