@@ -251,7 +251,6 @@ _OF_PEERS = re.compile(r"ollective|heartbeat|coordination|/job:worker", re.IGNOR
 
 _GRACE_SECS = 1.0  # for this process to find the same error itself, such as bad input that all read
 _NAMING_SECS = 3.0  # for the watch to name the process that TensorFlow misses
-_ALARM_SECS = 5.0  # for the line and the exit code, before the alarm signal ends the process
 _LAST_SECS = 30.0  # maximum time from a loss to the end of this process
 _LAST_SECS_OF_FIRST = 120.0  # of process 0, which may be writing a checkpoint
 
@@ -290,7 +289,7 @@ def _connected(cluster: Cluster, options: Options, timeout_secs: int) -> tf.dist
     )
     late = f"a process that has started did not connect within --peer_timeout_secs={timeout_secs:g}"
     try:
-        with _killable(timeout_secs), ending(timeout_secs, 4, f"{_line(late)}."):
+        with _killable(), ending(timeout_secs, 4, f"{_line(late)}."):
             return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     except (ValueError, KeyError, RuntimeError, tf.errors.OpError) as error:
         if _is_of_a_lost_peer(error):
@@ -324,24 +323,18 @@ def note_passed(strategy: tf.distribute.Strategy) -> None:
 
 
 @contextlib.contextmanager
-def _killable(timeout_secs: int) -> Iterator[None]:
-    """Lets signals, and an alarm after some seconds, end the process while TensorFlow connects.
-
-    TensorFlow holds Python's lock meanwhile, so none of our code can run, and handles SIGTERM itself. All
-    processes were connected a moment ago. The alarm covers one that has died since, for which TensorFlow
-    would wait an hour, on systems without the timers of `ending`.
-    """
+def _killable() -> Iterator[None]:
+    """Lets signals end the process while TensorFlow connects, which holds Python's lock and handles SIGTERM
+    itself, so that none of our code can run."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (*signals.handled(), signal.SIGALRM)}
+    before = {number: signal.getsignal(number) for number in signals.handled()}
     for number in before:
         signal.signal(number, signal.SIG_DFL)
-    signal.alarm(int(timeout_secs + _ALARM_SECS))
     try:
         yield
     finally:
-        signal.alarm(0)
         for number, handler in before.items():
             signal.signal(number, handler)
 

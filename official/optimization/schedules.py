@@ -158,38 +158,27 @@ def polynomial(config: Config) -> Schedule:
     return rate
 
 
-def warmed_up(after: Schedule, peak: float, steps: float, start: int, power: float) -> Schedule:
-    """Returns a schedule with a warm-up in front: peak * (max(t - start, 0) / W) ** power for t < start + W.
+def from_config(config: Config) -> Schedule:
+    """Returns the schedule of a configuration: the warm-up in front of a decay is
+    peak * (max(t - start, 0) / W) ** power for t < start + W, W above 0. W may be fractional.
 
     Source: Graphcore's TF1 BERT, whose lr_power has separate powers for warm-up and decay.
-
-    Args:
-      after: schedule from step start + W on.
-      peak: learning rate at the end of the warm-up.
-      steps: W, above 0, may be fractional.
-      start: first step of the warm-up; the rate is 0 before it.
-      power: power of the warm-up.
     """
+    if config.lr_schedule == "polynomial":
+        after, steps = polynomial(config), config.warmup_steps
+        if config.warmup_power == 1:  # it includes its warm-up
+            return after
+    else:
+        after, steps = decay_of(config), whole_warmup_steps(config)
+    if not steps:
+        return after
+    peak, start, power = config.learning_rate, config.start_warmup_step, config.warmup_power
 
     def rate(step: Any) -> tf.Tensor:
         done = tf.maximum(tf.cast(step, tf.float32) - start, 0.0) / steps
         return tf.where(done < 1.0, peak * tf.pow(done, power), after(step))
 
     return rate
-
-
-def from_config(config: Config) -> Schedule:
-    """Returns the schedule of a configuration."""
-    if config.lr_schedule == "polynomial":
-        schedule, steps = polynomial(config), config.warmup_steps
-        if config.warmup_power == 1:  # it includes its warm-up
-            return schedule
-    else:
-        schedule, steps = decay_of(config), whole_warmup_steps(config)
-    if not steps:
-        return schedule
-    start, power = config.start_warmup_step, config.warmup_power
-    return warmed_up(schedule, config.learning_rate, steps, start, power)
 
 
 class ByTime:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -72,22 +72,6 @@ def whole_set(dataset: Dataset, plan: BatchPlan, strategy: tf.distribute.Strateg
         return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
 
     return strategy_lib.distribute(host_dataset, strategy)
-
-
-def first_rows(dataset: Dataset, rows: int, strategy: tf.distribute.Strategy) -> Iterable:
-    """Returns one batch a replica, of `rows` rows each, from the start of a set, with `rows` as a
-    ScoredTask's batches have them."""
-
-    def numbered(batch: dict) -> dict:
-        weights = batch["example_weights"]
-        return {**batch, "rows": tf.where(weights > 0, tf.range(tf.size(weights)), -1)}
-
-    def host_dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        whole = dataset(rows * strategy.num_replicas_in_sync).take(1).map(numbered)
-        batches = whole.rebatch(rows, drop_remainder=True)
-        return batches.shard(context.num_input_pipelines, context.input_pipeline_id)
-
-    return strategy_lib.batches(strategy_lib.distribute(host_dataset, strategy), strategy)
 
 
 # -----------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from official.config.table import Config
     from official.distribution.batch_plan import BatchPlan
     from official.optimization.train_state import TrainState
-    from official.training.task import ExampleTask, Task
+    from official.training.task import Task
 
 # AutoGraph would take seconds to convert model and optimizer, which do not need it.
 _graph = functools.partial(tf.function, autograph=False)
@@ -248,32 +248,12 @@ def make_eval_step(task: Task, state: TrainState, strategy: tf.distribute.Strate
         gathered = gradients_lib.gather({**outputs, "rows": batch["rows"]}) if outputs else {}
         return gradients_lib.reduce_sum(sums), gathered
 
-    # With batches of different lengths the function is traced only twice.
-    return _gathering(replica_eval, strategy, reduce_retracing=True)
-
-
-def make_example_step(task: ExampleTask, state: TrainState, strategy: tf.distribute.Strategy) -> Callable:
-    """Returns (batch with `rows`) -> (no sums, outputs of `task.example_outputs` over all replicas, with
-    `rows`)."""
-
-    def replica_outputs(batch):
-        model = pipelined.on_devices(state.model, strategy)
-        outputs = {**task.example_outputs(model, batch), "rows": batch["rows"]}
-        return tf.zeros([0]), gradients_lib.gather(outputs)
-
-    return _gathering(replica_outputs, strategy)
-
-
-def _gathering(work: Callable, strategy: tf.distribute.Strategy, **options: Any) -> Callable:
-    """Returns the graph that runs a replica's function (batch) -> (sums, outputs) on all replicas. Both
-    are the same on all of them."""
-
-    @_graph(**options)
-    def step(batch):
-        sums, outputs = strategy.run(work, args=(batch,))
+    @_graph(reduce_retracing=True)  # with batches of different lengths the function is traced only twice
+    def eval_step(batch):
+        sums, outputs = strategy.run(replica_eval, args=(batch,))
         return _first(strategy, sums), {name: _first(strategy, value) for name, value in outputs.items()}
 
-    return step
+    return eval_step
 
 
 def make_finite_check(state: TrainState) -> Callable[[], tf.Tensor]:

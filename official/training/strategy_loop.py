@@ -13,7 +13,7 @@ from official.distribution import batch_plan
 from official.distribution import strategy as strategy_lib
 from official.optimization.optimizers import restored
 from official.reporting.callback import Callback
-from official.training import evaluate, feeding
+from official.training import evaluate, feeding, pipelined
 from official.training import step as step_lib
 from official.training.loop import RunLoop, reading
 from official.training.metrics_window import CALL_SECS
@@ -78,14 +78,17 @@ class Loop(RunLoop):
         return reading(self.task, lambda: evaluate.run(self.eval_step, batches, self.processes.poll, secs))
 
     def few_outputs(self, task: ExampleTask) -> Outputs:
-        """Returns the task's example outputs of the first rows of the evaluation set: one small batch per
-        replica, so that it costs next to nothing."""
+        """Returns the task's example outputs of the first rows of the evaluation set. Each process computes
+        them with its first replica's weights: a small batch, so that it costs next to nothing."""
 
         def work() -> Outputs:
-            look = step_lib.make_example_step(task, self.state, self.strategy)
-            rows = min(8, self.plan.replica_eval_batch_size)
-            batches = feeding.first_rows(task.example_dataset, rows, self.strategy)
-            return evaluate.run(look, batches, before_each=lambda: None)[1]
+            batch = next(iter(task.example_dataset(min(8, self.plan.eval_batch_size))))
+            with self.strategy.scope():
+                model = pipelined.on_devices(self.state.model, self.strategy)
+                look = tf.function(functools.partial(task.example_outputs, model), autograph=False)
+                outputs = look(batch)
+            is_row = batch["example_weights"].numpy() > 0  # others are padding
+            return {name: value.numpy()[is_row] for name, value in outputs.items()}
 
         return reading(task, work)
 
