@@ -95,7 +95,7 @@ def make_result(
         config=config_lib.to_dict(config),
         # Of this process, which writes the result: other processes check only their own files.
         data=task.data_digest() if writes else {},
-        signal=loop.interruption.signal,
+        signal=loop.processes.signal,
         peer_lost=ended.peer_lost,
         report=os.path.join(config.model_dir, page) if page else None,
         **outcome.packing.shares(config.max_seq_length),

@@ -31,7 +31,7 @@ from official.optimization.train_state import TrainState
 from official.reporting.callback import Callback, End, Evaluation
 from official.training import metrics_window
 from official.training.metrics_window import MetricsWindow, NonFiniteError, PackingCounts, TimeBudget
-from official.training.process_group import Interruption, ProcessGroup
+from official.training.process_group import ProcessGroup
 from official.training.task import Dataset, ExampleTask, Outputs, Task, is_scored
 
 
@@ -115,6 +115,7 @@ class RunLoop:
       evaluated: {step: metrics} of evaluations by earlier processes of a resumed run.
       process_started: start time of this process, seconds since 1970.
       check_folder: function that raises ConfigError if the run no longer owns its folder.
+      processes: the processes of the run; by default this one alone.
       train_loop: function that runs steps on the devices, see `step.make_train_loop`; set by the subclass.
       weights_are_finite: function that tells whether all weights are finite; set by the subclass.
     """
@@ -129,12 +130,12 @@ class RunLoop:
     evaluated: dict[int, dict] = dataclasses.field(default_factory=dict)
     process_started: float = dataclasses.field(default_factory=time.time)
     check_folder: Callable[[], None] = lambda: None
+    processes: ProcessGroup = dataclasses.field(default_factory=ProcessGroup)
     train_loop: Callable = dataclasses.field(init=False)
     weights_are_finite: Callable = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        self.outcome, self.interruption = Outcome(), Interruption()
-        self.processes = self._find_peers()
+        self.outcome = Outcome()
         self.last_step = config_lib.train_steps(self.config) if self.config.do_train else self.state.step
         saved = self.manager.companion(self.state.step)
         self.nothing, self.told_few = self.no_totals(), -1
@@ -159,10 +160,6 @@ class RunLoop:
 
     # --------------------------------------------------------------------------------------------------------
     # The devices
-
-    def _find_peers(self) -> ProcessGroup:
-        """Returns the processes of the run: this one alone."""
-        return ProcessGroup(self.interruption)
 
     def _enters_stage(self) -> bool:
         """Switches to the batch size of the next step if --batch_warmup changes it, and tells whether it
@@ -226,7 +223,7 @@ class RunLoop:
             with noticing_lost_peers(), naming_nondeterminism():
                 prepare()
                 run_started = time.time()
-                with self.interruption:
+                with self.processes.noting_signals():
                     end = self._run_to_status()
                     try:
                         found = {} if end.status in STOPPED else findings(self)
@@ -276,7 +273,7 @@ class RunLoop:
     def _interruption(self) -> str:
         """Returns the reason of a loop that a signal stopped."""
         done = "saved" if self.config.do_train else "evaluation stopped"
-        name = signal.Signals(self.interruption.signal or signal.SIGTERM).name
+        name = signal.Signals(self.processes.signal or signal.SIGTERM).name
         return f"{done} at step {self.state.step} on {name}"
 
     def run(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import tensorflow as tf
@@ -17,47 +17,33 @@ from official.io.errors import ConfigError
 T = TypeVar("T")
 
 
-class Interruption:
-    """Context manager that notes a signal instead of ending with it. `signal` is its number, or None.
+class ProcessGroup:
+    """Collective operations of a run's processes. All processes call each method, at the same point.
 
-    Outside of the main thread, where signals cannot be handled, it does nothing.
+    Attributes:
+      signal: number of the signal that this process has received; None without one.
     """
 
-    def __init__(self):
+    def __init__(self, add: Callable[[tf.Tensor], tf.Tensor] | None = None, num_replicas: int = 1):
+        """Makes the group.
+
+        Args:
+          add: tensor -> its sum over all replicas of all processes; None for a single process.
+          num_replicas: number of replicas of all processes.
+        """
         self.signal: int | None = None
-        self._entered = contextlib.ExitStack()
+        self._add, self._num_replicas = add, num_replicas
 
-    def __enter__(self):
-        self._entered.enter_context(signals.watching())
-        self._entered.enter_context(signals.noting(self._note))
-        return self
-
-    def __exit__(self, *_):
-        self._entered.close()
+    @contextlib.contextmanager
+    def noting_signals(self) -> Iterator[None]:
+        """Notes a signal in its block, instead of ending with it. Outside of the main thread, where signals
+        cannot be handled, it does nothing."""
+        with signals.watching(), signals.noting(self._note):
+            yield
 
     def _note(self, number: int) -> None:
         self.signal = number
         logging.warning("%s: saving, then stopping. A second one stops at once.", signal.Signals(number).name)
-
-
-class ProcessGroup:
-    """Collective operations of a run's processes. All processes call each method, at the same point."""
-
-    def __init__(
-        self,
-        interruption: Interruption,
-        add: Callable[[tf.Tensor], tf.Tensor] | None = None,
-        num_replicas: int = 1,
-    ):
-        """Makes the group.
-
-        Args:
-          interruption: signals of this process.
-          add: tensor -> its sum over all replicas of all processes; None for a single process.
-          num_replicas: number of replicas of all processes.
-        """
-        self.interruption = interruption
-        self._add, self._num_replicas = add, num_replicas
 
     def mean(self, value: float) -> float:
         """Returns the mean of the processes' values in float32, the same in all of them."""
@@ -97,10 +83,10 @@ class ProcessGroup:
 
     def poll(self) -> None:
         """Raises Interrupted in all processes once one of them has received a signal."""
-        received = self.mean(float(self.interruption.signal is not None)) > 0
+        received = self.mean(float(self.signal is not None)) > 0
         if received:
-            self.interruption.signal = self.interruption.signal or signal.SIGTERM
-            raise signals.Interrupted(self.interruption.signal)
+            self.signal = self.signal or signal.SIGTERM
+            raise signals.Interrupted(self.signal)
 
     def interruptible(self, work: Callable[[], T]) -> T:
         """Returns the result of `work`, which only reads files, so a signal may interrupt it.
@@ -113,6 +99,6 @@ class ProcessGroup:
             with signals.raising():
                 made.append(work())
         except signals.Interrupted as error:  # raised after the other processes know
-            self.interruption.signal = error.signal
+            self.signal = error.signal
         self.poll()
         return made[0]

@@ -39,7 +39,7 @@ from official.reporting.result import TrainResult, remove_result, result_dict, w
 from official.training import callbacks as callbacks_lib
 from official.training import feeding, finish, pipelined, resume, run_lock
 from official.training import step as step_lib
-from official.training.process_group import Interruption, ProcessGroup
+from official.training.process_group import ProcessGroup
 from official.training.run_lock import PreviousRun
 from official.training.strategy_loop import Loop
 from official.training.task import Task
@@ -86,7 +86,7 @@ def run(
         compiled = compilations.compilations()
         if ready.strategy.num_replicas_in_sync > 1 and native.on_gpus(ready.strategy):
             surroundings["all_reduce"] = dataclasses.asdict(allreduce_check.check(ready.strategy, config))
-        processes = ProcessGroup(Interruption(), *step_lib.peers(ready.strategy))
+        processes = ProcessGroup(*step_lib.peers(ready.strategy))
         _check_same(config, task, processes, surroundings)
         previous = PreviousRun(config.model_dir)
         if config.do_train:  # the folder may have changed while the data were searched
@@ -117,6 +117,7 @@ def run(
             evaluated=previous.evaluations(state.step) if counts and config.do_train else {},
             process_started=started,
             check_folder=check_folder,
+            processes=processes,
         )
         loop.notify(Callback.on_built, _built(ready))
         with contextlib.closing(manager):  # keeps the folder locked until all is written

@@ -17,7 +17,6 @@ from official.training import evaluate, feeding, pipelined
 from official.training import step as step_lib
 from official.training.loop import RunLoop, reading
 from official.training.metrics_window import CALL_SECS
-from official.training.process_group import ProcessGroup
 from official.training.task import Dataset, ExampleTask, Outputs
 
 
@@ -47,9 +46,6 @@ class Loop(RunLoop):
         self._make_train_loop()  # which the next call compiles
         self.steps_per_call.note(1, CALL_SECS)
         return True
-
-    def _find_peers(self) -> ProcessGroup:
-        return ProcessGroup(self.interruption, *step_lib.peers(self.strategy))
 
     def take_wait_secs(self) -> float | None:
         return self._wait.take_secs() if self._wait else None

@@ -45,7 +45,7 @@ def stop_after(monkeypatch, step: int) -> None:
     def stopping(self, iterator):
         values = original(self, iterator)
         if self.state.step == step:
-            self.interruption.signal = 15
+            self.processes.signal = 15
         return values
 
     monkeypatch.setattr(Loop, "_train", stopping)

@@ -198,7 +198,7 @@ def test_a_signal_while_a_run_finishes_stops_the_runs(squad, tmp_path, monkeypat
 
     def finish_slowly(loop):
         os.kill(os.getpid(), signal.SIGTERM)
-        while loop.interruption.signal is None:
+        while loop.processes.signal is None:
             time.sleep(0.01)
         return predict(loop)
 

@@ -23,7 +23,7 @@ from official.tasks import TASKS
 from official.training import evaluate, finish, metrics_window, run_lock
 from official.training import run as runner
 from official.training.loop import Outcome
-from official.training.process_group import Interruption, ProcessGroup
+from official.training.process_group import ProcessGroup
 from official.training.strategy_loop import Loop
 from tests.conftest import TINY, slow
 from tests.run_folders import assert_same_run, run
@@ -42,7 +42,7 @@ def interrupt_at(monkeypatch, step: int) -> None:
     def call(self, *arguments):
         values = original(self, *arguments)
         if self.state.step >= step:
-            self.interruption.signal = 15
+            self.processes.signal = 15
         return values
 
     monkeypatch.setattr(Loop, "_call_devices", call)
@@ -173,7 +173,7 @@ def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(
         def before():
             batches.append(True)
             if len(called) == cut_call and len(batches) % 3 == 2:
-                loops[0].interruption.signal = 2
+                loops[0].processes.signal = 2
             before_each()
 
         return original(eval_step, all_batches, before, secs)
@@ -280,8 +280,8 @@ def test_starting_up_lasts_until_training_is_at_its_speed():
 
 def test_processes_that_differ_are_refused_by_name(make_config, record_files, caplog):
     sent = []
-    first = ProcessGroup(Interruption(), lambda own: sent.append(own) or 2 * own, 2)
-    second = ProcessGroup(Interruption(), lambda own: own + sent[-1], 2)
+    first = ProcessGroup(lambda own: sent.append(own) or 2 * own, 2)
+    second = ProcessGroup(lambda own: own + sent[-1], 2)
 
     def check(group, model=None, commit="1234567", **settings):
         config = make_config(model, **settings)
@@ -304,7 +304,7 @@ def test_processes_that_differ_are_refused_by_name(make_config, record_files, ca
     ):
         with pytest.raises(ConfigError, match=message):
             check(second, model, **{"input_files": files, **settings})
-    many = ProcessGroup(Interruption(), lambda own: tf.add_n([own] * 127), 127)
+    many = ProcessGroup(lambda own: tf.add_n([own] * 127), 127)
     many.check_same_step(200_001, "run")  # float32 does not hold the sum of their steps
 
 
@@ -322,7 +322,7 @@ def test_a_best_checkpoint_that_only_some_processes_see_is_not_evaluated():
             config=types.SimpleNamespace(model_dir="run"),
             outcome=types.SimpleNamespace(outputs={"last": 1}),
             manager=types.SimpleNamespace(restore=lambda step, seen=seen: seen),
-            processes=ProcessGroup(Interruption(), lambda own, sent=sent: own + next(sent), 2),
+            processes=ProcessGroup(lambda own, sent=sent: own + next(sent), 2),
         )
         if told:
             with pytest.raises(PeerError, match=told):
