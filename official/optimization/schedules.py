@@ -208,18 +208,19 @@ class ByTime:
         return float(self.rate.numpy())
 
 
-def corners(config: Config) -> dict[int, float]:
+def corners(config: Config, points: int = _CURVE_POINTS) -> dict[int, float]:
     """Returns {step: learning rate of that update} from the first to the last step of the schedule; for a
     time budget {one of its BUDGET_PARTS: learning rate}.
 
     Straight lines between these points draw the schedule: exactly if it is piecewise linear, otherwise
-      through _CURVE_POINTS points.
+      through `points` points of a curve.
     """
     schedule, last = from_config(config), max(schedule_steps(config) - 1, 0)
-    return {step: float(schedule(step)) for step in sorted(_corner_steps(config, last)) if 0 <= step <= last}
+    steps = _corner_steps(config, last, points)
+    return {step: float(schedule(step)) for step in sorted(steps) if 0 <= step <= last}
 
 
-def _corner_steps(config: Config, last: int) -> set[int]:
+def _corner_steps(config: Config, last: int, points: int) -> set[int]:
     changes = by_step_lib.read_by_step(config.lr_schedule, "lr_schedule")
     if changes:
         return {0, last, *changes, *(step - 1 for step in changes)}
@@ -228,16 +229,16 @@ def _corner_steps(config: Config, last: int) -> set[int]:
     if config.lr_schedule == "up_down":
         steps.add(decay + 1)  # the line starts one step after the peak
     if config.warmup_power != 1:
-        steps |= _between(config.start_warmup_step, decay)
+        steps |= _between(config.start_warmup_step, decay, points)
     if config.lr_schedule.startswith("wsd"):
         decay = last + 1 - decay_length(config)
         steps.add(decay)
     is_line = {"up_down": True, "wsd_linear": True, "polynomial": config.poly_power == 1}
     if not is_line.get(config.lr_schedule, False):
-        steps |= _between(decay, last)
+        steps |= _between(decay, last, points)
     return steps
 
 
-def _between(first: int, last: int) -> set[int]:
+def _between(first: int, last: int, points: int) -> set[int]:
     """Returns the steps at which a curve is sampled."""
-    return {first + round((last - first) * part / _CURVE_POINTS) for part in range(_CURVE_POINTS)}
+    return {first + round((last - first) * part / points) for part in range(points)}

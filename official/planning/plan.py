@@ -2,14 +2,13 @@
 
 import contextlib
 import json
-import math
 import statistics
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
 from official import config as config_lib
-from official.config import Config, ConfigError, derived, kernels_of, values
+from official.config import Config, ConfigError, derived, kernels_of
 from official.config.backends import BACKENDS
 from official.config.cluster import read_cluster
 from official.config.settings.run import PLAN
@@ -266,10 +265,8 @@ def learning_rates(config: Config) -> dict[str, float]:
     end."""
     schedule, steps = schedules.from_config(config), config_lib.train_steps(config)
     first = config_lib.first_step(config)
-    warmup_end = math.ceil(config.start_warmup_step + config.warmup_steps) if config.warmup_steps else 0
-    corners = {first, config.start_warmup_step, warmup_end - 1, warmup_end, (first + steps) // 2, steps - 1}
-    corners |= set(values.read_by_step(config.lr_schedule, "lr_schedule"))
-    return {str(step): float(schedule(step)) for step in sorted(corners) if first <= step < steps}
+    found = {first, (first + steps) // 2, steps - 1, *schedules.corners(config, points=1)}
+    return {str(step): float(schedule(step)) for step in sorted(found) if first <= step < steps}
 
 
 def _rates_by_hours(config: Config) -> dict[str, float]:
