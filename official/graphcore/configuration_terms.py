@@ -11,6 +11,7 @@ from official.config.model import BertConfig
 from official.config.settings.devices import PIPELINED, SCHEDULES
 from official.config.table import FIELDS
 from official.config.values import read_by_step, read_devices, read_stages, written_stages
+from official.distribution.pipeline_plan import micro_batch_divisor
 from official.io.errors import ConfigError, nearest_multiples
 from official.io.json_files import read_json
 
@@ -117,16 +118,12 @@ def _of_blocks(blocks: Iterable[tuple[int, int]], terms: Mapping[str, Any]) -> d
     return {"pipeline_stages": written_stages(stages), "device_mapping": ",".join(map(str, devices))}
 
 
-def num_pipeline_devices(found: Mapping[str, Any]) -> int:
-    """Returns the devices of a replica from the result of `settle_pipeline`; 1 without a pipeline."""
+def devices_of(found: Mapping[str, Any]) -> tuple[int, ...]:
+    """Returns the device of each stage from the result of `settle_pipeline`; one without a pipeline."""
     if found.get("device_mapping"):
-        return max(read_devices(found["device_mapping"])) + 1
-    return _num_stages(found)
-
-
-def _num_stages(found: Mapping[str, Any]) -> int:
+        return read_devices(found["device_mapping"])
     stages = read_stages(found["pipeline_stages"]) if found.get("pipeline_stages") else 1
-    return stages if isinstance(stages, int) else len(stages)
+    return tuple(range(stages if isinstance(stages, int) else len(stages)))
 
 
 def rounded_up(accumulation: int, found: Mapping[str, Any], trains: bool) -> int:
@@ -141,11 +138,9 @@ def rounded_up(accumulation: int, found: Mapping[str, Any], trains: bool) -> int
       found: result of `settle_pipeline`.
       trains: whether there are backward passes.
     """
-    stages = _num_stages(found)
-    alone = num_pipeline_devices(found) == 1 and not trains
-    if (found.get("pipeline_schedule") or "grouped") != "grouped" or stages == 1 or alone:
+    if (found.get("pipeline_schedule") or "grouped") != "grouped":
         return accumulation
-    divisor = (2 if trains else 1) * stages
+    divisor = micro_batch_divisor(devices_of(found), "grouped", trains)
     return -(-accumulation // divisor) * divisor
 
 
@@ -227,7 +222,7 @@ def devices_here(base: Mapping[str, Any]) -> int | None:
     if backend.graphcore_rules:
         return base["replicas"]
     if backend.spread_replicas:
-        of_replica = num_pipeline_devices(base)
+        of_replica = max(devices_of(base)) + 1
     count = base.get("num_virtual_devices") or base.get("num_gpus")
     return base.get("num_tpu_cores") if count is None else max(1, count // of_replica)
 
