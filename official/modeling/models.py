@@ -133,19 +133,18 @@ def of_masked_lm(features: dict[str, tf.Tensor]) -> Reads:
 def of_pretraining(features: dict[str, tf.Tensor]) -> Reads:
     """Returns the positions that the masked-LM head and the pooler read."""
     predicted_BP, count = of_masked_lm(features)
-    cls_BS = _cls(features, predicted_first(features))
-    return Reads(tf.concat([predicted_BP, cls_BS], axis=1), count)
+    return Reads(tf.concat([predicted_BP, _cls(features)], axis=1), count)
 
 
 def of_sequences(features: dict[str, tf.Tensor]) -> Reads:
     """Returns the positions that the pooler reads."""
-    return Reads(_cls(features, predicted_first(features)), 0)
+    return Reads(_cls(features), 0)
 
 
-def _cls(features: dict[str, tf.Tensor], slot: int) -> tf.Tensor:
+def _cls(features: dict[str, tf.Tensor]) -> tf.Tensor:
     """Returns the position of each sequence's [CLS], int32 [B, S]."""
     positions_BS = features.get("cls_positions")
-    return _first(features, 1) + slot if positions_BS is None else positions_BS
+    return _first(features, 1) + predicted_first(features) if positions_BS is None else positions_BS
 
 
 def _first(features: dict[str, tf.Tensor], count: int) -> tf.Tensor:

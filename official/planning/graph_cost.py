@@ -216,7 +216,7 @@ def updates_natively(config: Config) -> bool:
     """
     names_another = (config.plan_device or "").strip().lower() in DEVICE_BYTES
     has_others = BACKENDS[config.distribution_strategy].spread_replicas
-    if kernels_of(config) in ("plain", "fused") or has_others or device_of(config) != "CPU" or names_another:
+    if kernels_of(config) in ("plain", "fused") or has_others or native.uses_gpus(config) or names_another:
         return False
     if config.kernels != "native":
         try:
@@ -224,11 +224,6 @@ def updates_natively(config: Config) -> bool:
         except native_library.NotBuilt:
             return False
     return True
-
-
-def device_of(config: Config) -> str:
-    """Returns GPU or CPU: the type of this process's devices."""
-    return "GPU" if native.uses_gpus(config) else "CPU"
 
 
 class StandIn:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from official import config as config_lib
+from official import native
 from official.config import Config, ConfigError, derived, kernels_of
 from official.config.backends import BACKENDS
 from official.config.cluster import read_cluster
@@ -225,7 +226,7 @@ def _steps(config: Config, batches: BatchPlan, is_known: bool) -> dict:
 def _bytes(config: Config, cost: graph_cost.Cost) -> dict:
     # A checkpoint in the background, or of variables on other devices, is written from a copy.
     is_beside = config.async_checkpoints and not BACKENDS[config.distribution_strategy].program
-    is_copied = config.do_train and (is_beside or graph_cost.device_of(config) != "CPU")
+    is_copied = config.do_train and (is_beside or native.uses_gpus(config))
     state_bytes, sent = cost.parameter_bytes + cost.slot_bytes, tf.as_dtype(config.allreduce_dtype).size
     return {
         "bytes": {

@@ -578,10 +578,10 @@ def test_a_plan_takes_the_native_update_on_cpus(make_config, monkeypatch):
         (dict(enable_xla=True), "CPU", False),
         (dict(distribution_strategy="tpu", num_tpu_cores=8, num_gpus=None), "CPU", False),
     ):
-        monkeypatch.setattr(graph_cost, "device_of", lambda config, device=device: device)
+        monkeypatch.setattr(graph_cost.native, "uses_gpus", lambda config, device=device: device == "GPU")
         config = make_config(**{"num_gpus": 0, "plan": True, **settings})
         assert graph_cost.updates_natively(config) == expected
-    monkeypatch.setattr(graph_cost, "device_of", lambda config: "CPU")
+    monkeypatch.setattr(graph_cost.native, "uses_gpus", lambda config: False)
     monkeypatch.setenv("CXX", "/none")  # without a compiler
     for kernels in ("native", "auto"):
         assert graph_cost.updates_natively(make_config(kernels=kernels)) == (kernels == "native")
