@@ -93,19 +93,16 @@ def create_pretraining_data(job: Job) -> dict:
         text_tasks = ((*own, number, len(tasks), *task) for number, task in enumerate(tasks))
         run(text_tasks, len(tasks), "Tokenising", "documents")
         sums = read_counts.Sum()
-        listed: list[tuple[int, dict]] = []
         by_source: list[collections.Counter[str]] = [collections.Counter() for _ in sources]
         counted = jobs.each_done(done_path(folder, "text", number) for number in range(len(tasks)))
         for (source, _), done in zip(tasks, counted):
             sums.add(done)
             by_source[source].update(done["totals"])
-            if rounds.needs_dedup_estimate(job):  # only then: the list grows with the number of tasks
-                listed.append((source, done["keys"]))
         text = sums.totals
+        grouping = dataclasses.replace(grouping, files=text["blocks"])
         tokens: Sequence[float] = [counts["tokens"] for counts in by_source]
-        if rounds.needs_dedup_estimate(job):
-            tokens = rounds.tokens_left(tokens, listed)
-        del listed
+        if rounds.needs_dedup_estimate(job) and text["blocks"]:
+            tokens = rounds.tokens_left(grouping, tokens, text["kept_documents"])
         layout = plan_layout(job, text, copies_of(sources, tokens, job.rules.dupe_factor))
 
         # ---- Merging of the files of documents
@@ -114,8 +111,8 @@ def create_pretraining_data(job: Job) -> dict:
             return rounds.merge, job, above, files_below, place, share
 
         regroup = functools.partial(run, doing="Regrouping", items="documents")
-        level_0, size = dataclasses.replace(grouping, files=text["blocks"]), text["block_bytes"]
-        grouping, dropped = compaction.compact(level_0, size, layout.num_pools, merge, regroup)
+        size = text["block_bytes"]
+        grouping, dropped = compaction.compact(grouping, size, layout.num_pools, merge, regroup)
 
         # ---- Documents -> records
         shards, share = range(layout.num_shards), text["bytes"] / layout.num_shards

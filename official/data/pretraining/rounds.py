@@ -22,7 +22,7 @@ from official.data.pretraining.examples import TokenizedDocuments
 from official.data.pretraining.plan import Job, Layout, vocabulary_of
 from official.data.records import shard_files
 from official.data.rows import ragged
-from official.data.text import documents, read_counts, samples, sentences, text_files
+from official.data.text import documents, samples, sentences, text_files
 from official.data.word_pieces import tokenizer as tokenizers
 from official.data.word_pieces.tokenizer import Tokenizer
 from official.io import engines, files, jobs, writing
@@ -197,13 +197,12 @@ def dropped_counts(others: Sample, unknown: int) -> dict[str, int]:
 # -----------------------------------------------------------------------------------------------------------
 # Estimate of repeated documents
 #
-# Equal documents have equal keys. Each task that reads text lists the keys and tokens of its documents; if
-# there are too many, only those with the lowest keys. The range of keys that all tasks listed completely is a
-# random sample of the distinct documents. For each source, the share of its sample that no earlier text
-# contains estimates the share that remains. It is exact if every document is listed.
+# Equal documents have equal keys, and the documents with the lowest keys are a random sample of the distinct
+# ones. For each source, the share of its sample that no earlier text contains estimates the share that
+# remains. It is exact if the sample is the whole text.
 
 
-_LISTED = 1 << 21  # approximate number of listed documents, of all tasks together
+_SAMPLED = 1 << 21  # approximate number of documents in the sample
 
 
 def needs_dedup_estimate(job: Job) -> bool:
@@ -211,41 +210,35 @@ def needs_dedup_estimate(job: Job) -> bool:
     return job.mixture is not None and job.drop_duplicates
 
 
-def list_keys(keys: list[np.ndarray], tokens: list[np.ndarray], num_tasks: int) -> dict:
-    """Returns {halvings, keys, tokens} of the documents of a task: keys below 2**(64 - halvings) are listed,
-    as int64."""
-    all_keys = np.concatenate([np.zeros(0, np.uint64), *keys])
-    all_tokens = np.concatenate([np.zeros(0, np.int64), *tokens])
-    halvings = 0
-    while len(all_keys) > max(_LISTED // num_tasks, 32):
-        halvings += 1
-        is_low = _is_below(all_keys, halvings)
-        all_keys, all_tokens = all_keys[is_low], all_tokens[is_low]
-    return {"halvings": halvings, "keys": all_keys.view(np.int64).tolist(), "tokens": all_tokens.tolist()}
-
-
-def tokens_left(tokens: Sequence[float], listed: Iterable[tuple[int, dict]]) -> list[float]:
-    """Estimates the tokens of each source that remain without duplicates.
+def tokens_left(grouping: Grouping, tokens: Sequence[float], num_documents: int) -> list[float]:
+    """Estimates the tokens of each source that remain without duplicates. The result is kept, since the files
+    are removed when they are merged.
 
     Args:
+      grouping: level 0, with the files of the sources in order.
       tokens: number of tokens of each source, including duplicates.
-      listed: the number of its source and the result of `list_keys` for each task, in order.
+      num_documents: number of documents of all sources.
     """
-    tasks = list(listed)
-    keys = np.concatenate([np.array(own["keys"], np.int64) for _, own in tasks]).view(np.uint64)
-    count = np.concatenate([np.array(own["tokens"], np.int64) for _, own in tasks])
-    source_of = np.repeat([source for source, _ in tasks], [len(own["keys"]) for _, own in tasks])
-    is_in_all = _is_below(keys, max(own["halvings"] for _, own in tasks))
-    count, source_of = count[is_in_all], source_of[is_in_all]
-    _, first = np.unique(keys[is_in_all], return_index=True)
-    before = np.bincount(source_of, count, len(tokens))
-    after = np.bincount(source_of[first], count[first], len(tokens))
-    return (np.array(tokens) * np.where(before > 0, after / np.maximum(before, 1), 1.0)).tolist()
+    path = os.path.join(grouping.folder, "left.json")
+    if done := jobs.read_done(path):
+        return done["tokens"]
+    end_key = (1 << KEY_BITS) * min(_SAMPLED, num_documents) // num_documents
+    parts = compaction.read_chunks(grouping.paths(0, end_key), _MAGIC, 0, end_key, _parse_sizes)
+    keys, sizes, sources = (np.concatenate(arrays) for arrays in zip(*parts))
+    inside = keys <= np.uint64(end_key - 1)
+    _, first = np.unique(keys[inside], return_index=True)
+    before = np.bincount(sources[inside], sizes[inside], len(tokens))
+    after = np.bincount(sources[inside][first], sizes[inside][first], len(tokens))
+    left = np.array(tokens) * np.where(before > 0, after / np.maximum(before, 1), 1.0)
+    jobs.write_done(path, {"tokens": left.tolist()})
+    return left.tolist()
 
 
-def _is_below(keys: np.ndarray, halvings: int) -> np.ndarray:
-    """Tells which keys are below 2**(64 - halvings), bool [D]."""
-    return keys <= np.uint64((1 << (KEY_BITS - halvings)) - 1)
+def _parse_sizes(chunk: memoryview, token_type: np.dtype) -> tuple[np.ndarray, ...]:
+    """Returns the keys of a chunk's documents, their numbers of tokens, and their sources, as copies, which
+    do not keep the chunk in memory."""
+    sample = _parse(chunk, token_type)
+    return sample.keys.copy(), np.diff(sample.documents.token_starts()), sample.sources.copy()
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -279,8 +272,6 @@ def tokenize_text(
     if job.side and job.eval_share:
         read = samples.of_split(read, job.side, job.eval_share, kept)
     shown = samples.DocumentSample(number, num_tasks)
-    keys: list[np.ndarray] = []
-    tokens: list[np.ndarray] = []
     parts = (tokenized(lines, tokenizer) for lines in shown.noted(read))
     for texts in _blocks(parts):
         sources = np.full(texts.num_documents, source, np.uint8)
@@ -290,12 +281,7 @@ def tokenize_text(
             kept["duplicate_documents"] += len(others.keys)
         write_block(grouping.path_of_task(number, kept["blocks"]), sample)
         kept.update(sample.counts(unknown), blocks=1, block_bytes=size(sample))
-        if needs_dedup_estimate(job):
-            keys.append(sample.keys)
-            tokens.append(np.diff(sample.documents.token_starts()))
-    in_part = text_files.read_in_part(splits)
-    done = {"totals": {**counts.totals(), **kept}, "by_file": read_counts.to_json(counts.by_file, in_part)}
-    done |= {"sample": shown.documents(), "keys": list_keys(keys, tokens, num_tasks)}
+    done = counts.result(kept, shown.documents())
     jobs.write_done(done_path(grouping.folder, "text", number), done)
 
 

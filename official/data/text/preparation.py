@@ -128,6 +128,4 @@ def _prepare_text(job: Job, result: str, number: int, splits: list[text_files.Sp
             totals.update(short_documents=not kept, empty_sentences=len(document) - len(sentences))
             engines.report(counts.bytes - done, 1)
             done = counts.bytes
-    in_part = text_files.read_in_part(splits)
-    found = {"totals": {**counts.totals(), **totals}, "by_file": read_counts.to_json(counts.by_file, in_part)}
-    jobs.write_done(result, found | {"sample": sample.documents()})
+    jobs.write_done(result, counts.result(totals, sample.documents()))

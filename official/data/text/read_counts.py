@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Container
+from collections.abc import Mapping
 
 from official.io.errors import counted
 
@@ -40,9 +40,13 @@ class ReadCounts:
     undecodable_bytes: int = 0  # left out; in JSON, lone surrogates
     by_file: dict[str, FileCounts] = dataclasses.field(default_factory=dict, compare=False)
 
-    def totals(self) -> dict[str, int]:
-        """Returns the counts of all files together."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.compare}
+    def result(self, others: Mapping[str, int], sample: list[str]) -> dict:
+        """Returns the result of a task, for `Sum.add`, with `others`, further counts, and a sample of the
+        documents."""
+        names = (field.name for field in dataclasses.fields(self) if field.compare)
+        totals = {name: getattr(self, name) for name in names}
+        by_file = {path: dataclasses.astuple(own) for path, own in self.by_file.items()}
+        return {"totals": {**totals, **others}, "by_file": by_file, "sample": sample}
 
     def of(self, path: str) -> FileCounts:
         return self.by_file.setdefault(path, FileCounts())
@@ -56,8 +60,7 @@ def listed(by_file: dict[str, FileCounts]) -> dict[str, dict[str, int]]:
 
 
 class Sum:
-    """Sum of the counts of tasks: in total, and by file for those that may be listed; and the documents of
-    their samples."""
+    """Sum of the counts of tasks, in total and by file, and the documents of their samples."""
 
     def __init__(self):
         self.totals: collections.Counter[str] = collections.Counter()
@@ -65,23 +68,12 @@ class Sum:
         self.sample: list[str] = []
 
     def add(self, done: dict) -> None:
-        """Adds the result of a task, as written with `jobs.write_done`."""
+        """Adds the result of a task, `ReadCounts.result`."""
         self.totals.update(done["totals"])
         self.sample += done["sample"]
         for name, counts in done["by_file"].items():
-            before = vars(self.by_file.get(name, FileCounts())).values()
+            before = dataclasses.astuple(self.by_file.get(name, FileCounts()))
             self.by_file[name] = FileCounts(*map(sum, zip(before, counts)))
-
-
-def to_json(by_file: dict[str, FileCounts], in_part: Container[str]) -> dict[str, list[int]]:
-    """Returns the counts of only those files that `listed` may choose, since there may be very many.
-
-    Args:
-      in_part: files of which this task reads only a part.
-    """
-    usual = (path for path, own in by_file.items() if not own.undecodable_bytes and path not in in_part)
-    left_out = set(sorted(usual)[_MAX_LISTED:])
-    return {path: [*vars(counts).values()] for path, counts in by_file.items() if path not in left_out}
 
 
 def describe_undecodable(inputs: dict[str, dict[str, int]]) -> str:

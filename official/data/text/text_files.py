@@ -510,11 +510,6 @@ class Split:
     state: str | None = dataclasses.field(default=None, compare=False)  # see `files.states`
 
 
-def read_in_part(splits: Iterable[Split]) -> set[str]:
-    """Returns the paths of the files of which only a part is read."""
-    return {split.path for split in splits if split.start or split.end is not None}
-
-
 @dataclasses.dataclass(frozen=True)
 class TextFile:
     """An open split of a text file."""

@@ -111,11 +111,11 @@ def test_a_mixture_has_the_shares_that_are_wanted(vocab_file, tmp_path):
     assert manifest["instances"] == pytest.approx(6 * 600, rel=0.01)
 
 
-@pytest.mark.parametrize("levels, listed", [(0, None), slow(1, None), (0, 400)])
-def test_a_mixture_weighs_what_is_left_without_duplicates(vocab_file, tmp_path, monkeypatch, levels, listed):
+@pytest.mark.parametrize("levels, sampled", [(0, None), slow(1, None), (0, 400)])
+def test_a_mixture_weighs_what_is_left_without_duplicates(vocab_file, tmp_path, monkeypatch, levels, sampled):
     """Three quarters of `wiki` are repetitions, of itself and of `books`, that meet after the first round.
     What is left is known beforehand: exactly, or from a sample of the documents."""
-    monkeypatch.setattr(rounds, "_LISTED", listed or rounds._LISTED)
+    monkeypatch.setattr(rounds, "_SAMPLED", sampled or rounds._SAMPLED)
     write_documents(tmp_path / "books", range(300))
     write_documents(tmp_path / "wiki", [*range(300, 400), *range(300, 400), *range(200)])
     monkeypatch.setattr(creation, "_MIN_TASK_BYTES", 3000)
@@ -126,8 +126,8 @@ def test_a_mixture_weighs_what_is_left_without_duplicates(vocab_file, tmp_path, 
     assert manifest["documents"] == 400 and manifest["duplicate_documents"] == 300
     sources = manifest["sources"]
     copies = [sources[name]["copies"] for name in ("books", "wiki")]
-    assert copies == pytest.approx([4, 12], rel=0.25 if listed else 0)
-    if listed:
+    assert copies == pytest.approx([4, 12], rel=0.25 if sampled else 0)
+    if sampled:
         return
     assert sources["wiki"]["reached_share"] == pytest.approx(0.5, abs=0.001)
     expected = dict.fromkeys(range(300), 4) | dict.fromkeys(range(300, 400), 12)
