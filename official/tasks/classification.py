@@ -231,7 +231,8 @@ class GlueTask(Classification):
 
     def _facts(self, split: str) -> dict[str, Any]:
         rows = self._files[split]
-        return {"rows": len(rows), **self._digests[split], "problems": list(map(str, rows.problems))}
+        problems = [f"{rows.path}:{line}: {fault}" for line, fault in rows.problems.items()]
+        return {"rows": len(rows), **self._digests[split], "problems": problems}
 
     def _truths(self) -> np.ndarray:
         return known(self._files["dev"].labels)

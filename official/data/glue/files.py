@@ -10,7 +10,7 @@ import numpy as np
 
 from official.config import suggest
 from official.data.glue.tasks import MAX_SCORE, MRPC_TRAIN_AND_DEV, GlueTask
-from official.data.rows.text_rows import RowProblem, Table
+from official.data.rows.text_rows import Table
 from official.data.tables.labels import scores_of_numbers
 from official.io import files, writing
 from official.io.errors import ConfigError
@@ -56,33 +56,31 @@ def read_split(task: GlueTask, split: str, data_dir: str) -> Table:
             f" {', '.join(columns)[:200] or 'nothing'}. The {split} file of {task.name} has"
             f" {', '.join(needed)} among its columns, with tabs between them."
         )
-    problems: list[RowProblem] = []
-    misnumbered: list[RowProblem] = []
+    problems: dict[int, str] = {}
+    misnumbered: dict[int, str] = {}
     rows: list[tuple[int, tuple[str, ...], str]] = []  # line, texts and label
     for number, line in enumerate(lines[first - 1 :], first):
         row, problem = _parse(line, columns, task.text_columns)
         index = str(number - first)
         if problem:
-            problems.append(RowProblem(path, number, problem))
+            problems[number] = problem
         elif is_test and (told := row.get("index", row.get("idx", index))) != index and not misnumbered:
             # At this row the numbering breaks: a row before it is missing, or is one too many.
-            reason = f"has index {told!r}, but is row {index}"
-            misnumbered = [RowProblem(path, number, reason)]
+            misnumbered[number] = f"has index {told!r}, but is row {index}"
         if is_test or not problem:
             texts = tuple(row[name] for name in task.text_columns)
             rows.append((number, texts, "" if is_test else row[task.label_column]))
-    problems += misnumbered
+    problems |= misnumbered
     if path.endswith(MRPC_TRAIN_AND_DEV):
         try:
             dev = set(zip(*read_split(task, "dev", data_dir).texts))
         except ConfigError:
             dev = set()  # no dev set
-        problems += [RowProblem(path, row[0], "is a row of the dev set") for row in rows if row[1] in dev]
+        problems |= {line: "is a row of the dev set" for line, texts, _ in rows if texts in dev}
         rows = [row for row in rows if row[1] not in dev]
     if not rows:
-        raise ConfigError(
-            f"{path}: no usable row among {len(lines):,} lines{f' ({problems[0]})' if problems else ''}."
-        )
+        shown = [f" ({path}:{line}: {fault})" for line, fault in problems.items()][:1]
+        raise ConfigError(f"{path}: no usable row among {len(lines):,} lines{''.join(shown)}.")
     columns_of_text = tuple([row[1][part] for row in rows] for part in range(len(task.text_columns)))
     labels = None if is_test else np.array([_label(task, label, path, line) for line, _, label in rows])
     if labels is not None:

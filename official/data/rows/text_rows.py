@@ -11,7 +11,6 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -56,17 +55,6 @@ class TokenRows:
         return ragged.offsets(self.lengths)[:-1]
 
 
-class RowProblem(NamedTuple):
-    """A faulty row of a file."""
-
-    path: str
-    line: int  # counted from 1, including a header
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.reason}"
-
-
 @dataclasses.dataclass(frozen=True)
 class Table:
     """The N usable rows of a file, in its order."""
@@ -74,7 +62,8 @@ class Table:
     path: str
     texts: tuple[list[str], ...]  # one list of N texts, or two for pairs
     labels: np.ndarray | None  # [N] int32 classes or float32 scores; None if not read
-    problems: list[RowProblem]  # faulty rows: skipped, or, without labels, kept with the fields they have
+    # {line of a faulty row, from 1 with a header: fault}; skipped, or, without labels, kept with its fields
+    problems: dict[int, str]
 
     def __len__(self) -> int:
         return len(self.texts[0])
@@ -83,7 +72,7 @@ class Table:
         """Returns a line for the log: the number of rows, and the line numbers and faults of faulty ones."""
         text = f"{self.path}: {len(self):,} rows"
         if self.problems:
-            shown = [f"line {line} {reason}" for _, line, reason in self.problems[:_SHOWN_PROBLEMS]]
+            shown = [f"line {line} {fault}" for line, fault in [*self.problems.items()][:_SHOWN_PROBLEMS]]
             more = ["..."] * (len(self.problems) > _SHOWN_PROBLEMS)
             kind = "malformed" if self.labels is None else "skipped"
             text += f"; {len(self.problems):,} {kind}: {'; '.join(shown + more)}"

@@ -99,7 +99,7 @@ def test_quotes_are_characters_and_a_byte_order_mark_is_none(tmp_path):
     write(tmp_path / "MRPC" / "dev.tsv", MRPC_HEADER + rows)
     found = files.read_split(TASKS["mrpc"], "dev", str(tmp_path))
     assert found.texts == (['"He said', "\ufeffa\u2028b\u0085c\x0cd"], ['" Never "" .', '"e'])
-    assert found.labels.tolist() == [1, 0] and found.problems == []
+    assert found.labels.tolist() == [1, 0] and found.problems == {}
 
 
 def test_malformed_rows_are_listed_and_skipped_but_in_a_test_set_kept_with_what_they_have(rte, tmp_path):
@@ -109,7 +109,7 @@ def test_malformed_rows_are_listed_and_skipped_but_in_a_test_set_kept_with_what_
             rows = rte("0\ta\tb\tentailment", bad, "2\tc\td\tnot_entailment", split=split)
             place = f"{tmp_path}/RTE/{split}.tsv"
             told = f"{place}: 2 rows; 1 skipped: line 3 {reason}."
-            if [f"{place}:3: {reason}"] != list(map(str, rows.problems)) or rows.describe() != told:
+            if rows.problems != {3: reason} or rows.describe() != told:
                 failures.append((bad, rows.describe()))
             assert rows.texts == (["a", "c"], ["b", "d"]) and rows.labels.tolist() == [0, 1]
         if in_test:
@@ -122,7 +122,7 @@ def test_malformed_rows_are_listed_and_skipped_but_in_a_test_set_kept_with_what_
     for name in ("index", "idx"):  # the latter of datasets
         header = f"{name}\tsentence1\tsentence2"
         rows = rte("0\ta\tb", "2\tc\td", "3\te\tf", split="test", header=header)
-        assert [(each.line, each.reason) for each in rows.problems] == [(3, "has index '2', but is row 1")]
+        assert rows.problems == {3: "has index '2', but is row 1"}
     one = "has 1 column, expected 4"
     told = rte("0\ta\tb\tentailment", *["bad"] * 5).describe()  # the first ones only
     assert told.endswith(f"1 rows; 5 skipped: line 3 {one}; line 4 {one}; line 5 {one}; ....")
@@ -173,7 +173,7 @@ def test_mrpc_as_published_is_read_without_the_rows_of_the_dev_set(tmp_path):
     write(tmp_path / "MRPC" / "dev.tsv", MRPC_HEADER + "0\t3\t4\tc\td\r\n")
     rows = read("train")
     assert rows.texts == (["a", "e"], ["b", "f"]) and rows.labels.tolist() == [1, 1]
-    assert [(problem.line, problem.reason) for problem in rows.problems] == [(3, "is a row of the dev set")]
+    assert rows.problems == {3: "is a row of the dev set"}
 
 
 @given(st.binary(max_size=300), st.sampled_from(sorted(TASKS)), st.sampled_from(SPLITS))
@@ -248,7 +248,7 @@ def test_real_files_have_the_published_rows_and_none_is_malformed():
         rows = files.read_split(task, split, str(REAL))
         one_less = (name, split) == ("mrpc", "train")  # copies of it that lack a row go around
         assert len(rows) in (task.splits[split].rows, task.splits[split].rows - one_less)
-        assert rows.problems == []
+        assert rows.problems == {}
         if split == "dev" and name in majority:
             assert np.bincount(rows.labels).max() / len(rows) == majority[name]
         if name == "stsb" and split != "test":
