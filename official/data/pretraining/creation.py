@@ -67,7 +67,8 @@ def create_pretraining_data(job: Job) -> dict:
     # The values that determine the records.
     identity = {"version": _VERSION, **job.flags(), "vocabulary_sha256": words.sha256}
     identity["text"] = text_files.identify(paths, versions)
-    if rounds.needs_dedup_estimate(job):
+    weighs_what_is_left = job.mixture is not None and job.drop_duplicates
+    if weighs_what_is_left:
         identity["mixture_of"] = "what is left"
     if manifest := jobs.read_manifest(job.output_dir, identity, job.overwrite):
         return manifest
@@ -101,7 +102,7 @@ def create_pretraining_data(job: Job) -> dict:
         text = sums.totals
         grouping = dataclasses.replace(grouping, files=text["blocks"])
         tokens: Sequence[float] = [counts["tokens"] for counts in by_source]
-        if rounds.needs_dedup_estimate(job) and text["blocks"]:
+        if weighs_what_is_left and text["blocks"]:
             tokens = rounds.tokens_left(grouping, tokens, text["kept_documents"])
         layout = plan_layout(job, text, copies_of(sources, tokens, job.rules.dupe_factor))
 
@@ -124,7 +125,7 @@ def create_pretraining_data(job: Job) -> dict:
         for counts in (dropped, *(shard["dropped"] for shard in shard_counts)):
             text.update(counts)
         shown = card.kept_examples(folder, layout, job.record_format, words)
-        samples.publish(sums.sample, job.output_dir, shown)
+        samples.publish(sums.sample, job.output_dir, **shown)
         manifest = _manifest(job, layout, words, text, shard_counts)
         if sources[0].name:
             manifest["sources"] = _mixture(sources, by_source, layout, shard_counts)

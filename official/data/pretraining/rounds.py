@@ -205,11 +205,6 @@ def dropped_counts(others: Sample, unknown: int) -> dict[str, int]:
 _SAMPLED = 1 << 21  # approximate number of documents in the sample
 
 
-def needs_dedup_estimate(job: Job) -> bool:
-    """Tells whether a job needs the estimate of remaining documents."""
-    return job.mixture is not None and job.drop_duplicates
-
-
 def tokens_left(grouping: Grouping, tokens: Sequence[float], num_documents: int) -> list[float]:
     """Estimates the tokens of each source that remain without duplicates. The result is kept, since the files
     are removed when they are merged.

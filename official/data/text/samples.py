@@ -10,8 +10,7 @@ import itertools
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -161,7 +160,7 @@ class DocumentSample:
         return [text for _, text in self._found]
 
 
-def publish(texts: list[str], output_dir: str, others: Mapping[str, Any] = MappingProxyType({})) -> None:
+def publish(texts: list[str], output_dir: str, **others: Any) -> None:
     """Writes OUTPUT_DIR/samples.json with the samples of all tasks and `others`, further entries; call it
     before writing the manifest."""
     jobs.write_json(os.path.join(output_dir, FILE_NAME), {"documents": texts, **others})

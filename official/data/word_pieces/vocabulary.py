@@ -57,9 +57,6 @@ class Vocabulary:
         """The id of every word."""
         return {word: number for number, word in enumerate(self.words)}
 
-    def id_of(self, word: str) -> int:
-        return self.ids[word]
-
     @property
     def special(self) -> model_folder.Special:
         """The special tokens."""
@@ -81,7 +78,7 @@ class Vocabulary:
         if rows >= self.size:
             return self
         sizes = f"the vocabulary has {self.size:,} words, the model's embedding table {rows:,} rows"
-        if beyond := [word for word in self.special if self.id_of(word) >= rows]:
+        if beyond := [word for word in self.special if self.ids[word] >= rows]:
             raise ConfigError(f"vocab_file: {sizes}, and {beyond[0]} is beyond its end. Change --vocab_file.")
         logging.warning("%s: words from %r on become unknown.", sizes.capitalize(), self.words[rows])
         digest = hashlib.sha256(f"{self.sha256}, {rows} words".encode()).hexdigest()

@@ -79,7 +79,7 @@ def test_masks_follow_the_rules(make, words):
     assert (steps[used[:, 1:]] > 0).all()  # ascending, hence each once
     assert not examples.positions[~used].any() and not examples.labels[~used].any()
     labels = examples.labels[used]
-    assert not np.isin(labels, [words.id_of(token) for token in vocabulary.SPECIAL_TOKENS]).any()
+    assert not np.isin(labels, [words.ids[token] for token in vocabulary.SPECIAL_TOKENS]).any()
     shown = np.take_along_axis(examples.input_ids, examples.positions, axis=1)[used]
     masked, kept = shown == words.special_ids.mask, shown == labels
     assert abs(masked.mean() - 0.8) < 0.015 and abs(kept.mean() - 0.1) < 0.012, used.sum()
@@ -91,7 +91,7 @@ def test_masks_follow_the_rules(make, words):
 
 def test_masks_are_distributed_as_those_of_the_sequential_rules(make, words):
     examples, original, _ = make(dupe_factor=20)
-    rng, special = random.Random(0), {words.id_of(word) for word in vocabulary.SPECIAL_TOKENS}
+    rng, special = random.Random(0), {words.ids[word] for word in vocabulary.SPECIAL_TOKENS}
     counts = np.zeros((2, 64))
     for row, length in zip(original, examples.lengths):
         _, positions, _ = reference_pretraining.mask(row[:length].tolist(), special, 4, SIZE, 0.15, 8, rng)

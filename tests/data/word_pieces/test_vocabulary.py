@@ -57,7 +57,7 @@ def test_words_are_those_of_the_tokenizer(tmp_path):
         words = vocabulary_lib.load_vocabulary(write(tmp_path / "v.txt", "\n".join(built.words) + "\n"))
         words = dataclasses.replace(words, do_lower_case=lower)
         ids, _ = wordpiece.WordPiece(words).tokenize([strange] * 3)
-        expected = [words.id_of(word) for word in wordpiece.find_words(strange, lower)] * 3
+        expected = [words.ids[word] for word in wordpiece.find_words(strange, lower)] * 3
         assert ids.tolist() == expected  # each of these few words is a piece of its own
 
 
