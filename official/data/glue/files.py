@@ -70,13 +70,13 @@ def read_split(task: GlueTask, split: str, data_dir: str) -> Table:
         if is_test or not problem:
             texts = tuple(row[name] for name in task.text_columns)
             rows.append((number, texts, "" if is_test else row[task.label_column]))
-    problems |= misnumbered
+    problems.update(misnumbered)
     if path.endswith(MRPC_TRAIN_AND_DEV):
         try:
             dev = set(zip(*read_split(task, "dev", data_dir).texts))
         except ConfigError:
             dev = set()  # no dev set
-        problems |= {line: "is a row of the dev set" for line, texts, _ in rows if texts in dev}
+        problems.update({line: "is a row of the dev set" for line, texts, _ in rows if texts in dev})
         rows = [row for row in rows if row[1] not in dev]
     if not rows:
         shown = [f" ({path}:{line}: {fault})" for line, fault in problems.items()][:1]
