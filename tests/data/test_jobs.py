@@ -202,7 +202,7 @@ def test_what_an_interruption_leaves_is_gone_on_with(run, tmp_path, monkeypatch,
 def leave_unfinished(run, monkeypatch, name: str, out: pathlib.Path) -> None:
     """Runs a job up to its last files."""
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-        patch.setattr(samples, "publish", lambda *_: 1 / 0)
+        patch.setattr(samples, "publish", lambda *_, **__: 1 / 0)
         patch.setattr(record_paths, "put_vocabulary", lambda *_: 1 / 0)
         run(name, out)
 
