@@ -182,7 +182,7 @@ class Splitter:
                     f"the vocabulary has a word of more than {_MAX_BYTES} bytes, {word[:20]!r}..., which"
                     " tensorflow-text does not take. Remove it from the vocabulary."
                 )
-        self._ids = np.array(list(map(vocabulary.id_of, known)), np.int32)
+        self._ids = np.array(list(map(vocabulary.ids.__getitem__, known)), np.int32)
         self._sizes = np.array(list(map(len, plain)), np.int32)
         with tf.device("CPU"):
             self._compiled = tf_text.FastWordpieceTokenizer(

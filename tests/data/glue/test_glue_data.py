@@ -214,7 +214,7 @@ def reference_example(parts: list[list[int]], max_seq_length: int, cls: int, sep
 
 def check_features(texts, tokenizer, vocabulary, max_seq_length):
     rows, whole_lengths = text_rows.encode(texts, tokenizer, vocabulary, max_seq_length)
-    cls, sep = map(vocabulary.id_of, ("[CLS]", "[SEP]"))
+    cls, sep = map(vocabulary.ids.__getitem__, ("[CLS]", "[SEP]"))
     assert len(rows) == len(texts[0]) and len(rows.ids) == rows.lengths.sum()
     assert (rows.ids.dtype, rows.lengths.dtype, rows.first_lengths.dtype) == (np.uint16, np.int32, np.int32)
     for number, start in enumerate(rows.starts):

@@ -56,7 +56,7 @@ def make(words):
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32])
 def test_the_layout_of_an_example(make, words, dtype):
     examples, original, _ = make(dtype)
-    pad, cls, sep = map(words.id_of, ("[PAD]", "[CLS]", "[SEP]"))
+    pad, cls, sep = map(words.ids.__getitem__, ("[PAD]", "[CLS]", "[SEP]"))
     features = examples.features()
     rows = zip(original, features["input_mask"], features["segment_ids"], examples.lengths)
     for ids, mask, segments, length in rows:
