@@ -6,6 +6,7 @@ the picture of one run.
 """
 
 import os
+from typing import Any
 
 import harness
 
@@ -64,6 +65,17 @@ def _evaluations(folder: str) -> list[dict]:
     return [record for record in records if record["split"] == "eval"]
 
 
+def picture_of(model_dir: str) -> Any:
+    """Returns a figure of a run's loss, metric, learning rate and throughput."""
+    from official.reporting import charts, plots
+    from official.reporting.metrics import read_metrics
+    from official.reporting.result import from_dict, load_result
+
+    found = charts.run_charts(read_metrics(model_dir), from_dict(load_result(model_dir)))
+    titles = ("Loss", found[1].title, "Learning rate", "Throughput")
+    return plots.plot_charts([chart for chart in found if chart.title in titles])
+
+
 def main() -> None:
     flags = Main.parse()
     folders = flags.model_dir.split(",")
@@ -75,9 +87,7 @@ def main() -> None:
         check_output_file(path, "output", flags.overwrite)
     outputs.write_json(paths[0], values if len(folders) > 1 else first)
     if has_picture:
-        from official.reporting import plots
-
-        plots.save_run(flags.model_dir, paths[1])
+        outputs.write_picture(paths[1], picture_of(flags.model_dir))
     print(" and ".join(paths))
 
 

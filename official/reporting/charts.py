@@ -216,16 +216,15 @@ _MAX_DOTS = 60
 _MAX_MARKS = 20
 
 
-def run_charts(metrics: list[dict], result: TrainResult, looks_ahead: bool = True) -> list[Chart]:
+def run_charts(metrics: list[dict], result: TrainResult) -> list[Chart]:
     """Returns the charts of a run; charts without numbers are empty or left out.
 
     Args:
       metrics: lines of metrics.jsonl; any value may be missing or None.
       result: the `TrainResult`.
-      looks_ahead: whether future learning rates are drawn.
     """
     last = max((line["step"] for line in metrics), default=0)
-    rates = _learning_rate(metrics, result, last, looks_ahead)
+    rates = _learning_rate(result, last)
     charts = [_loss(metrics), _metric(metrics, result), *([rates] if rates else []), *_other_charts(metrics)]
     # All end at the last step, except the chart with future learning rates.
     ends = ([x for each in chart.curves for x, _ in each.points[-1:]] for chart in charts)
@@ -277,16 +276,13 @@ def _metric(metrics: list[dict], result: TrainResult) -> Chart:
     return Chart(*metric_title(name), curves, levels)
 
 
-def _learning_rate(metrics: list[dict], result: TrainResult, last: int, looks_ahead: bool) -> Chart | None:
-    """Returns the learning rates of the schedule, future ones dashed; None for an evaluation or an old result
-    without them. Without `looks_ahead`, the rates are those of the metrics."""
+def _learning_rate(result: TrainResult, last: int) -> Chart | None:
+    """Returns the learning rates of the schedule, those after the step `last` dashed; None for an evaluation
+    or an old result without them."""
     known = sorted((int(step), rate) for step, rate in result.learning_rates.items())
     if not known:
-        points = [] if looks_ahead else curve(metrics, "train", "learning_rate")
-        return Chart("Learning rate", "at each step", [Curve("", points, _TRAIN)]) if points else None
+        return None
     done, ahead = split_at(known, last)
-    if not looks_ahead and done:
-        known, ahead = done, []
     peak_step, peak = max(known, key=lambda point: (point[1], -point[0]))
     if ahead and done:
         curves = [Curve("done", done, _TRAIN, f"to step {last:,}")]

@@ -1,10 +1,9 @@
-"""Pictures of results, drawn with matplotlib: the style, and the charts of runs with their legends."""
+"""Pictures of results, drawn with matplotlib: the style, and charts with their legends."""
 
 from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -162,19 +161,3 @@ def plot_charts(found: Sequence[Chart], captions: Sequence[tuple] = ()) -> Figur
             figure.text(0.05, at, name, color=color, fontsize=9, fontweight="bold", va="center")
             figure.text(0.2, at, text, color=palette.INK, fontsize=9, va="center")
     return figure
-
-
-_PICTURED = ("Loss", "Learning rate", "Throughput")  # and the metric of the run
-
-
-def save_run(model_dir: str, path: str) -> None:
-    """Draws loss, metric, learning rate and throughput of the run in `model_dir` into the file `path`, in the
-    format of its ending (png, svg, pdf)."""
-    from official.io.writing import replace_file  # late: these load TensorFlow
-    from official.reporting.metrics import read_metrics
-    from official.reporting.result import from_dict, read_result
-
-    values = {"status": "interrupted", "reason": "", "step": 0, "samples": 0, **read_result(model_dir)}
-    found = charts.run_charts(read_metrics(model_dir), from_dict(values), looks_ahead=False)
-    found = [chart for chart in found if chart.title in (*_PICTURED, found[1].title)]
-    replace_file(path, render(plot_charts(found), os.path.splitext(path)[1][1:]))

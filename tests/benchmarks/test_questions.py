@@ -16,6 +16,7 @@ import numpy as np
 import optimizer
 import peers
 import pytest
+import record
 
 from official.checkpoint import registry
 from official.cli.benchmark import answering
@@ -25,8 +26,10 @@ from official.data.word_pieces import vocabulary
 from official.inference import source
 from official.io.errors import ConfigError
 from official.reporting.measurement import Timing
+from official.reporting.result import write_result
 from tests import programs
 from tests.conftest import ROOT, TINY
+from tests.reporting.test_reporting import fake_metrics, make_result, save_metrics
 
 NAMES = sorted(
     path.name
@@ -98,6 +101,13 @@ def test_an_update_is_laid_beside_the_memory():
     assert bare["over_bound"] == 1.0 and bare["gb_per_sec"] == pytest.approx(1.0)
     assert lamb["bytes"] == 40_000_000 and lamb["over_bound"] == pytest.approx(2.0)
     assert adamw["bytes"] == 28_000_000 and adamw["over_bound"] == pytest.approx(1.0)
+
+
+def test_the_picture_of_a_run_takes_target_and_baseline_from_its_result(tmp_path):
+    save_metrics(tmp_path, fake_metrics())
+    write_result(str(tmp_path), make_result())
+    legends = [axes.get_legend_handles_labels()[1] for axes in record.picture_of(str(tmp_path)).axes]
+    assert "target 0.300" in legends[1] and len(legends) == 3
 
 
 def test_types_agree_within_the_spread_of_the_seeds():

@@ -317,7 +317,7 @@ def save_metrics(model_dir, records):
 
 
 def picture_of(records, **result):
-    return charts.run_charts(records, make_result(**result), looks_ahead=False)
+    return charts.run_charts(records, make_result(**result))
 
 
 def test_picture_of_a_run():
@@ -330,9 +330,9 @@ def test_picture_of_a_run():
     legends = {title: each.get_legend_handles_labels()[1] for title, each in axes.items()}
     expected = ["train 0.296", "evaluation 0.290", "target 0.280", "always \u201cthe\u201d 0.050"]
     assert legends["Masked-LM accuracy"] == expected
-    # What is still to come is not drawn.
-    assert max(max(line.get_xdata()) for line in axes["Learning rate"].lines) == 400
-    assert legends["Learning rate"] == ["peak 2e-3 at step 40"] and legends["Throughput"] == ["median 400"]
+    assert max(max(line.get_xdata()) for line in axes["Learning rate"].lines) == 1000
+    assert legends["Learning rate"] == ["done to step 400", "still to come", "peak 5e-3 at step 1,000"]
+    assert legends["Throughput"] == ["median 400"]
     loss = axes["Loss"]
     assert loss.get_xlabel() == "step of 64 sequences" and loss.get_xlim() == (0, 400)
     assert [text.split()[0] for text in legends["Loss"]] == ["masked", "next", "train", "evaluation", "not"]
@@ -346,15 +346,6 @@ def test_picture_of_odd_runs():
             assert plots_lib.render(figure, "png").startswith(b"\x89PNG"), name
     prices = plots_lib.plot_charts(picture_of(fake_metrics(10), baseline_prediction="<$10% >$20"))
     assert plots_lib.render(prices, "png").startswith(b"\x89PNG")
-
-
-def test_a_saved_picture_takes_target_and_baseline_from_the_result(tmp_path):
-    save_metrics(tmp_path, fake_metrics())
-    result_lib.write_result(str(tmp_path), make_result())
-    plots_lib.save_run(str(tmp_path), str(tmp_path / "run.svg"))
-    assert "target 0.300" in (tmp_path / "run.svg").read_text()
-    plots_lib.save_run(str(tmp_path), str(tmp_path / "run.png"))
-    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 
 
 # ------------------------------------------------------------------------------------------------------------
