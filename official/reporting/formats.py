@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 DASH = "\u2013"  # placeholder for an unknown value
-# {metric: (title, unit)}; other metrics are shown by their name.
-_METRIC_TITLES = {
+# {metric: (title, unit)}; other metrics are shown by their name, and the report only tabulates them.
+METRIC_TITLES = {
     "mlm_accuracy": ("Masked-LM accuracy", "fraction of masked tokens predicted right"),
     "accuracy": ("Accuracy", "fraction of rows predicted right"),
     "exact_match": ("Exact match", ""),
@@ -18,14 +18,9 @@ _METRIC_TITLES = {
 }
 
 
-def is_known(metric: str) -> bool:
-    """Returns whether a metric has a display name; the report only tabulates others."""
-    return metric in _METRIC_TITLES
-
-
 def metric_title(metric: str) -> tuple[str, str]:
     """Returns the display name of a metric, in plots and reports, and its unit."""
-    return _METRIC_TITLES.get(metric, (metric, ""))
+    return METRIC_TITLES.get(metric, (metric, ""))
 
 
 def metric_name(metric: str) -> str:

@@ -14,7 +14,7 @@ from official.io.errors import ConfigError
 from official.io.writing import read_lines, replace_file
 from official.reporting import charts as charts_lib
 from official.reporting import page, palette, verdict
-from official.reporting.formats import format_bytes, is_known, metric_name
+from official.reporting.formats import METRIC_TITLES, format_bytes, metric_name
 from official.reporting.metrics import read_metrics
 from official.reporting.page import fixed_or_none
 from official.reporting.profile import MEMORY, TIMES
@@ -156,7 +156,7 @@ def _scores(result: TrainResult) -> list[tuple[str | None, str]]:
     if target not in result.scores:
         return [(fixed_or_none(result.eval_accuracy), f"{metric_name(target)}, last evaluation")]
     which = f"best evaluation, step {best:,}" if isinstance(best, int) else "best evaluation"
-    names = [target, *(name for name in result.scores if is_known(name) and name != target)]
+    names = [target, *(name for name in result.scores if name in METRIC_TITLES and name != target)]
     titles = [f"{metric_name(target)}, {which}", *map(metric_name, names[1:])]
     return [(fixed_or_none(result.scores[name]), title) for name, title in zip(names, titles)]
 
