@@ -30,8 +30,7 @@ class BackendTraits:
       refused_dtypes: {unsupported value of --dtype: reason, and what to use}.
       takes_gpus: whether it computes on GPUs if the machine has any.
       several_processes: whether a run has several processes, one per worker.
-      static_shapes: whether all batches must have the same shape.
-      whole_step: whether a step is compiled as a whole.
+      whole_step: whether a step is compiled as a whole, so that all batches must have the same shape.
       fused_operations: whether it supports other kernels than the plain ones (--kernels).
       spread_replicas: whether the weights of a replica are on several devices of this process.
       graphcore_rules: whether pipelines follow the rules of Graphcore's compiler: a variable is on one
@@ -46,7 +45,6 @@ class BackendTraits:
     refused_dtypes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     takes_gpus: bool = True
     several_processes: bool = False
-    static_shapes: bool = False
     whole_step: bool = False
     fused_operations: bool = True
     spread_replicas: bool = False
@@ -107,7 +105,6 @@ _ROWS = (
         "a TPU",
         takes_gpus=False,
         refused_dtypes={"fp16": "TPUs multiply bfloat16 numbers. Use --dtype=bf16."},
-        static_shapes=True,
         whole_step=True,
         check=_check_tpu,
     ),
@@ -116,7 +113,6 @@ _ROWS = (
         "IPUs",
         takes_gpus=False,
         refused_dtypes={"bf16": "IPUs multiply float16 and float32 numbers. Use --dtype=fp16 or fp32."},
-        static_shapes=True,
         whole_step=True,
         fused_operations=False,
         graphcore_rules=True,

@@ -436,9 +436,9 @@ def check_packing(config: Config) -> None:
 
 
 def check_batches(config: Config) -> None:
-    """Refuses batches of several shapes for back ends with static shapes."""
+    """Refuses batches of several shapes for back ends that compile a step as a whole."""
     backend = BACKENDS[config.distribution_strategy]
-    if config.length_buckets == "always" and backend.static_shapes:
+    if config.length_buckets == "always" and backend.whole_step:
         raise ConfigError(
             f"length_buckets=always makes batches of different shapes, but {backend.label} needs a single"
             " shape. Use --length_buckets=never."

@@ -12,7 +12,7 @@ from official.config.backends import BACKENDS
 from official.config.model import BertConfig, bert_config_from_dict
 from official.config.setting import OWN_DATA
 from official.config.table import FIELDS, Config, replaced
-from official.config.values import at_step, read_by_step
+from official.config.values import read_by_step
 from official.io import files, model_folder, vocabulary_files
 from official.io.errors import ConfigError
 from official.io.json_files import read_json
@@ -379,7 +379,7 @@ def initial_loss_scale(config: Config) -> float | None:
     """Returns the fixed or the first dynamic loss scale; None without loss scaling."""
     by_step = read_by_step(config.loss_scale or "", "loss_scale")
     if by_step:
-        return at_step(by_step, 0)
+        return by_step[0]
     if config.loss_scale in (None, "dynamic"):
         return 2.0**15 if config.dtype == "fp16" or config.loss_scale else None
     return float(config.loss_scale)

@@ -54,11 +54,6 @@ def read_by_step(text: str, name: str) -> dict[int, float]:
     return dict(sorted(found.items()))
 
 
-def at_step(values: dict[int, float], step: int) -> float:
-    """Returns the value of the last step that is not after `step`."""
-    return values[max(start for start in values if start <= step)]
-
-
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not 0 <= float(value) < math.inf:
         raise ValueError(value)

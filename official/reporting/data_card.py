@@ -35,6 +35,7 @@ def render(facts: dict) -> str:
     kinds = ("documents", "sentences")
     lost = [(path, file.get("undecodable_bytes")) for path, file in manifest.get("inputs", {}).items()]
     worst = sorted((row for row in lost if row[1]), key=lambda row: row[::-1], reverse=True)
+    drawn = _lengths(manifest, records) if records else None
     after = []
     for title, example in facts["examples"]:
         after.append({"texts": [[[title, "strong"]], _marked(example)], "facts": []})
@@ -49,7 +50,7 @@ def render(facts: dict) -> str:
         records=records,
         texts=texts,
         examples=examples,
-        drawn=_charts(manifest, records),
+        drawn=[drawn] if drawn else [],
         masks=masks,
         sides=[(side, *(manifest.get(f"{side}_{kind}", 0) for kind in kinds)) for side in ("train", "eval")],
         source_head=("Source", *(name.replace("_", " ") for name in columns)),
@@ -92,15 +93,12 @@ def _round(each: dict) -> tuple:
     return each["doing"], f"{each['secs']:.1f}", f"{rate:.1f}", items, workers
 
 
-def _charts(manifest: dict, records: dict) -> list[dict]:
-    found: list[dict | None] = []
-    if records:
-        lengths = manifest.get("lengths") or dict(enumerate(records["lengths"]))
-        points = histogram({int(length): count for length, count in lengths.items()})
-        curves = [charts.Curve("", list(points), palette.BLUE)]
-        title, unit = "Length of the examples", "share of the examples"
-        found.append(charts.draw(charts.Chart(title, unit, curves, x_name="tokens, at most")))
-    return [drawn for drawn in found if drawn]
+def _lengths(manifest: dict, records: dict) -> dict | None:
+    lengths = manifest.get("lengths") or dict(enumerate(records["lengths"]))
+    points = histogram({int(length): count for length, count in lengths.items()})
+    curves = [charts.Curve("", list(points), palette.BLUE)]
+    title, unit = "Length of the examples", "share of the examples"
+    return charts.draw(charts.Chart(title, unit, curves, x_name="tokens, at most"))
 
 
 def _bar(name: str, value: float, text: str, color: str = palette.BLUE) -> tuple:

@@ -43,7 +43,7 @@ def _templates() -> Any:
         "n": "{:,}".format,
         "share": lambda value, digits: None if value is None else f"{value:.{digits}%}",
         "bytes": lambda value: format_bytes(value) if value else None,
-        "count": lambda value: value if value is None else _short(value),
+        "count": lambda value: value if value is None else f"{value:,}",
         "flat": flat,
         "fixed": fixed_or_none,
         "metric_name": metric_name,
@@ -59,10 +59,6 @@ def fixed_or_none(value: Any) -> str | None:
 
     value = plain_value(value)
     return None if value is None else fixed(value) if isinstance(value, float) else str(value)
-
-
-def _short(value: int) -> str:
-    return f"{value:,}" if value < 10**7 else format_number(value)
 
 
 def flat(values: Mapping[str, Any], leaves: Collection[str] = (), prefix: str = "") -> dict[str, Any]:
