@@ -155,7 +155,7 @@ def _of_model(source: "Source", method: str) -> Ask:
         if method == "answer":
             return [(found.text, found.probability) for found in model.answer_all(texts)]
         count = model.texts_of_a_row
-        return [(found.label or "", found.score) for found in model.classify_all([t[:count] for t in texts])]
+        return [(found.label or "", found.score) for found in model.classify([t[:count] for t in texts])]
 
     return ask
 

@@ -701,8 +701,8 @@ class Model:
             method.cut.is_reported = not is_on
 
     def results(self, method: str, rows: Sequence[Any]) -> tuple[Any, np.ndarray]:
-        """Returns (the result of each row of a method, for rows as in `answer_all`, `classify_all`, `tag`,
-        `embed` or `fill_masks`; bool [N]: whether a text of the row was truncated)."""
+        """Returns (the result of each row of a method: a question and its context, a list of texts, or a text;
+        bool [N]: whether a text of the row was truncated)."""
         return self._method(method).results(rows)
 
     def outputs(self, method: str, rows: Rows) -> Outputs:
@@ -753,10 +753,6 @@ class Model:
             return self._method("classify")([[a] if b is None else [a, b]])[0]
         return self._method("classify")(text_rows(a, b))
 
-    def classify_all(self, rows: Sequence[Sequence[str]]) -> list[Label]:
-        """Returns the label of each row of texts. Rows are batched by length."""
-        return self._method("classify")(rows)
-
     @property
     def texts_of_a_row(self) -> int | None:
         """Number of texts per row of `classify`: 1 or 2, more for multiple choice; None if unknown."""
@@ -784,7 +780,7 @@ class Model:
         task = self.task
         if task == "answer":
             return self.answer_all(list(texts))
-        return self.tag(list(texts)) if task == "tag" else self.classify_all(text_rows(list(texts)))
+        return self.tag(list(texts)) if task == "tag" else self.classify(list(texts))
 
     @property
     def task(self) -> str:
@@ -867,10 +863,6 @@ class Model:
           ConfigError: also if the text has no mask, or more word pieces than the model has positions.
         """
         return self._method("fill_mask")([text], top_k)[0]
-
-    def fill_masks(self, texts: Sequence[str], top_k: int = TOP_WORDS) -> list[list[list[Word]]]:
-        """Returns the predictions of `fill_mask` for each text; texts are batched by length."""
-        return self._method("fill_mask")(texts, top_k)
 
     def _method(self, name: str) -> Any:
         """Returns the object that computes a method, built at the first call."""

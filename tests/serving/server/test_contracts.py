@@ -107,7 +107,7 @@ def test_labels_and_words(folder, models, classifier):
         models["fill_mask"].fill_mask(TEXTS[0], -1)
     rows = [{"sentence_a": "word7", "sentence_b": "word8"}, {"sentence_a": "word9", "sentence_b": ""}]
     _, found = classifier.predict({"instances": rows})
-    expected = models["classify"].classify_all([["word7", "word8"], ["word9"]])
+    expected = models["classify"].classify([["word7", "word8"], ["word9"]])
     labels = [[row["label"], row["score"]] for row in found["predictions"]]
     close(labels, [list(each) for each in expected])
     assert found["predictions"][0]["labels"] == ["bad", "good"]
@@ -116,7 +116,7 @@ def test_labels_and_words(folder, models, classifier):
     assert np.shape(found["outputs"]) == (1, 2)
     with running(folder / "fill_mask") as server:
         _, found = server.predict({"instances": TEXTS})
-        for row, masks in zip(found["predictions"], models["fill_mask"].fill_masks(TEXTS)):
+        for row, masks in zip(found["predictions"], map(models["fill_mask"].fill_mask, TEXTS)):
             pairs = [list(map(list, zip(*each))) for each in zip(row["tokens"], row["scores"])]
             close(pairs[: len(masks)], [list(map(list, words)) for words in masks])
         assert found["predictions"][0]["tokens"][1] == [""] * 5
