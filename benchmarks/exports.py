@@ -147,14 +147,14 @@ def _row(task: str, name: str, asked: Any, ask: Ask, first: dict | None) -> dict
 
 
 def _of_model(source: "Source", method: str) -> Ask:
-    from official.inference import Model
+    from official.inference.methods import Model, classes_of
 
     model = Model(source)
 
     def ask(texts: Sequence[tuple[str, str]]) -> list[tuple[str, float]]:
         if method == "answer":
             return [(found.text, found.probability) for found in model.answer_all(texts)]
-        count = model.texts_of_a_row
+        count = classes_of(source).texts
         return [(found.label or "", found.score) for found in model.classify([t[:count] for t in texts])]
 
     return ask

@@ -222,14 +222,17 @@ class Classify(ModelFlags, LengthFlag):
 
 def run_classify() -> int:
     flags = Classify.parse()
+    from official.inference.methods import classes_of
+
     model = load(flags)
-    expected = model.texts_of_a_row
+    model.prepare("classify")
+    classes = classes_of(model.source)
 
     def answer(line: str) -> str:
         found = model.classify([line.split("\t")])[0]
-        return shown_label(found, model.kind_of_labels, flags.all_probabilities)
+        return shown_label(found, classes.kind, flags.all_probabilities)
 
-    prompt = "sentence<TAB>sentence> " if expected == 2 else "sentence> "
+    prompt = "sentence<TAB>sentence> " if classes.texts == 2 else "sentence> "
     return answer_each(prompt, answer, lambda line, error: "")
 
 

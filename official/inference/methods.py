@@ -701,8 +701,8 @@ class Model:
             method.cut.is_reported = not is_on
 
     def results(self, method: str, rows: Sequence[Any]) -> tuple[Any, np.ndarray]:
-        """Returns (the result of each row of a method: a question and its context, a list of texts, or a text;
-        bool [N]: whether a text of the row was truncated)."""
+        """Returns (the result of each row of a method, bool [N]: whether a text of the row was truncated). A row
+        is a question and its context, a list of texts, or a text."""
         return self._method(method).results(rows)
 
     def outputs(self, method: str, rows: Rows) -> Outputs:
@@ -752,16 +752,6 @@ class Model:
         if isinstance(a, str) and (b is None or isinstance(b, str)):
             return self._method("classify")([[a] if b is None else [a, b]])[0]
         return self._method("classify")(text_rows(a, b))
-
-    @property
-    def texts_of_a_row(self) -> int | None:
-        """Number of texts per row of `classify`: 1 or 2, more for multiple choice; None if unknown."""
-        return self._method("classify").texts
-
-    @property
-    def kind_of_labels(self) -> str:
-        """Kind of the labels of `classify`: one, several (multi-label), number (regression) or choice."""
-        return self._method("classify").kind
 
     @property
     def label_names(self) -> tuple[str, ...]:

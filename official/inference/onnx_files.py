@@ -19,7 +19,7 @@ from official.checkpoint.containers import onnx_file
 from official.config import BertConfig
 from official.inference import backends
 from official.inference.backends import Settings
-from official.inference.rows import STEP, Network, Rows, Run, feeds_of, padded_groups, padded_network
+from official.inference.rows import STEP, Network, Rows, feeds_of, padded_groups, padded_network
 from official.inference.signatures import output_names
 from official.inference.source import UNUSED_STAGES, Source, head_outputs, make_network, name_of
 from official.io import json_files, quiet, writing
@@ -153,13 +153,7 @@ def build(source: Source, head: str, settings: Settings) -> Network:
 
 def network_of(path: str, head: str, settings: Settings) -> Network:
     """Returns the network of an ONNX file. Raises ConfigError if a package is missing, or the file's values
-    are in links."""
-    return padded_network(_started(settings, path), head)
-
-
-def _started(settings: Settings, path: str) -> Run:
-    """Loads a file. Raises ConfigError if its values are in links, pipes or devices, which the runtime would
-    follow."""
+    are in links, pipes or devices, which the runtime would follow."""
     package = library(settings.backend, settings.backend)
     try:
         onnx_file.check_second_files(path)
@@ -172,7 +166,7 @@ def _started(settings: Settings, path: str) -> Run:
         options.log_severity_level = 4  # errors are raised instead
         session = package.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         names = [each.name for each in session.get_inputs()]
-        return lambda feeds: session.run(None, {name: feeds[name] for name in names})
+        return padded_network(lambda feeds: session.run(None, {name: feeds[name] for name in names}), head)
     precision = "bf16" if settings.dtype == "bf16" else "f32"  # for int8: of what is not quantised
     hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
     if settings.threads:
@@ -185,7 +179,7 @@ def _started(settings: Settings, path: str) -> Run:
         request.infer({name: feeds[name] for name in names}, share_inputs=True)
         return [tensor.data.copy() for tensor in request.output_tensors]
 
-    return run
+    return padded_network(run, head)
 
 
 def library(name: str, extra: str) -> Any:

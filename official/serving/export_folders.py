@@ -19,7 +19,7 @@ from official import config as config_lib
 from official.inference import Model, onnx_files
 from official.inference.backends import Settings
 from official.inference.graph_methods import GraphModel, only_ids_of
-from official.inference.methods import answer_rules, embedding_settings
+from official.inference.methods import answer_rules, classes_of, embedding_settings
 from official.inference.rows import padded_network
 from official.inference.signatures import SIGNATURES, TENSORS, main_method, output_names
 from official.inference.source import Source
@@ -193,7 +193,7 @@ def compare_saved_model(source: Source, folder: str) -> float:
     if only_ids_of(source):
         return _compare_tensors(source, loaded.signatures[TENSORS])
     can = source.abilities()
-    second = _SENTENCES[0] if "classify" in can and model.texts_of_a_row == 2 else ""
+    second = _SENTENCES[0] if "classify" in can and classes_of(source).texts == 2 else ""
     columns: dict[str, list[Any]] = {
         "answer": list(zip(*((question, _CONTEXT * times) for question in _QUESTIONS for times in (1, 4)))),
         "classify": [_SENTENCES, [second] * len(_SENTENCES)],

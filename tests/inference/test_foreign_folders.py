@@ -19,6 +19,7 @@ from official.checkpoint.formats import Options, huggingface
 from official.cli import ask as classify_command
 from official.data.word_pieces.tokenizer import tokenizer_of
 from official.inference import source
+from official.inference.methods import classes_of
 from official.inference.rows import join
 from official.io import model_folder
 from official.io.errors import ConfigError
@@ -73,7 +74,7 @@ def test_each_label_of_several_has_a_probability_of_its_own(tmp_path):
     found = model.classify("the dog is bad")
     assert found.scores == pytest.approx(expected, abs=1e-6)
     assert found == (max(expected, key=expected.__getitem__), max(found.scores.values()))
-    shown = classify_command.shown_label(found, model.kind_of_labels)
+    shown = classify_command.shown_label(found, classes_of(model.source).kind)
     assert all(f"{name} {value:.2f}" in shown for name, value in expected.items())
 
     heads = Options(num_attention_heads=12)
@@ -152,7 +153,7 @@ def test_a_regression_shows_each_of_its_outputs(tmp_path, monkeypatch):
     assert found.label is None
     assert found.scores == pytest.approx(dict(zip("xyz", logits_C.tolist())), abs=1e-6)
     shown = "  ".join(f"{name} {value:.2f}" for name, value in found.scores.items())
-    assert classify_command.shown_label(found, model.kind_of_labels) == shown
+    assert classify_command.shown_label(found, classes_of(model.source).kind) == shown
     columns = model.columns_of([["the dog"]])
     assert columns == {f"score_{name}": [pytest.approx(value)] for name, value in found.scores.items()}
     files = [f"--checkpoint={tmp_path}/m", "--input_file=none.csv", f"--output_file={tmp_path}/out.csv"]

@@ -100,7 +100,6 @@ class Main(command_line.Flags):
       dtypes: Comma-separated: fp32, bf16, int8.
       instances: Number of concurrent processes of each system.
       num_inference_thread: Number of concurrent calling threads per process.
-      num_threads: Number of threads for matrix products per process. Unset: its cores.
       rounds: Number of turns of every system in every case.
       num_iter: Number of batches per thread in all turns. Unset: as many as take --secs.
       secs: Without --num_iter: seconds of a system's turns in a case.
@@ -118,7 +117,7 @@ class Main(command_line.Flags):
         "dtype": "dtypes",
     }
     RANGES = {
-        **dict.fromkeys(("instances", "num_inference_thread", "rounds", "num_threads"), command_line.COUNT),
+        **dict.fromkeys(("instances", "num_inference_thread", "rounds"), command_line.COUNT),
         **dict.fromkeys(("num_iter", "sequences"), command_line.COUNT),
         "secs": (0.001, math.inf),
     }
@@ -136,7 +135,6 @@ class Main(command_line.Flags):
     dtypes: str = "fp32"
     instances: int = 1
     num_inference_thread: int = 1
-    num_threads: int | None = None
     rounds: int = 10
     num_iter: int | None = None
     secs: float = 10.0
@@ -473,8 +471,8 @@ class Instances(contextlib.ExitStack):
         flag = f"--{'backends' if system.is_ours else 'peers'}: {system.name}"
         with contextlib.ExitStack() as starting:
             for number, own in enumerate(cores):
-                asked = {"threads": len(own), **specification, "cores": own, "variant": system.variant}
-                env = {**(system.env or own_variables()), "OMP_NUM_THREADS": str(asked["threads"])}
+                asked = {**specification, "threads": len(own), "cores": own, "variant": system.variant}
+                env = {**(system.env or own_variables()), "OMP_NUM_THREADS": str(len(own))}
                 place = os.path.join(folder, system.name, f"instance_{number}")
                 program = starting.enter_context(Program(flag, list(system.command), place, env))
                 self._programs.append(program)
@@ -628,8 +626,6 @@ def start(bench: Bench, system: System, dtype: str) -> Instances:
         drawn = draw(bench.windows[max(flags.max_seq_length)], count * size, SEED + 1)
         asked["calibration"] = os.path.join(bench.folder, "calibration.npz")
         write_batches(asked["calibration"], make_batches(drawn, size))
-    if flags.num_threads is not None:
-        asked["threads"] = flags.num_threads
     return Instances(system, asked, flags.cores, os.path.join(bench.folder, dtype))
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from official.inference import Model, signatures
 from official.inference.backends import Settings
+from official.inference.methods import classes_of
 from official.inference.rows import join
 from official.inference.signatures import SIGNATURES, Signature
 from official.io import model_folder
@@ -140,7 +141,7 @@ class Served:
             return "word " * min(words, positions // 5) + "[MASK]"
         text = "word " * words
         if name == "classify":
-            return [text] * (self._model.texts_of_a_row or 1)
+            return [text] * (classes_of(self._model.source).texts or 1)
         return ("a word?", text) if name == "answer" else text
 
 
