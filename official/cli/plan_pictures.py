@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from official.cli import outputs
-from official.distribution.pipeline_plan import PipelinePlan, Timeline, Work, in_flight, make_timeline
+from official.distribution.pipeline_plan import PipelinePlan, Timeline, in_flight, make_timeline
 from official.planning.description import device_label
 from official.reporting import palette, plots
 
@@ -21,7 +21,7 @@ def write_picture(path: str, plan: dict) -> None:
       path: of the file, .png, .svg or .pdf.
       plan: what `official.planning.plan.make_plan` returns.
     """
-    outputs.write_picture(path, plot_scaling(plan) if plan["scaling"] else plot_schedule(panel_of(plan)))
+    outputs.write_picture(path, plot_scaling(plan) if plan["scaling"] else plot_schedule(plan))
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -79,28 +79,9 @@ _NUMBER, _SMALL = 6.2, 7.2  # points
 _NARROWEST = 0.0205  # minimum width of a bar with a number, as a share of the picture's
 
 
-class Panel(NamedTuple):
-    """A schedule to draw: the pipeline's plan and its timeline, a note below its name, and the label of a
-    device."""
-
-    plan: PipelinePlan
-    timeline: Timeline
-    note: str
-    label: str
-
-    def is_later(self, work: Work) -> bool:
-        """Tells whether the device of a pass also has an earlier stage; then the pass is drawn paler."""
-        devices = self.plan.devices
-        return work.stage != devices.index(devices[work.stage])
-
-    @property
-    def end(self) -> float:
-        """Returns the end of the last pass."""
-        return max(end for works in self.timeline.works for _, _, end in works)
-
-
-def panel_of(plan: dict) -> Panel:
-    """Returns the schedule of a plan with a pipeline, as `official.planning.plan.make_plan` returns it."""
+def schedule_of(plan: dict) -> tuple[PipelinePlan, Timeline, str]:
+    """Returns (pipeline, its timeline, a note about its waits) of a plan with a pipeline, as
+    `official.planning.plan.make_plan` returns it."""
     pipeline = plan["pipeline"]
     stages = tuple(map(tuple, pipeline["stages"]))
     shown = min(pipeline["micro_batches"], max(2 * len(stages), 8))  # more could not be told apart
@@ -115,37 +96,40 @@ def panel_of(plan: dict) -> Panel:
         most = max(in_flight(known, trains))
         kept = f"a stage keeps up to {most} micro batch{'es' * (most > 1)}"
         note = f"devices wait {timeline.bubble:.1%}, {kept}"
-    return Panel(known, timeline, note, device_label(plan["strategy"]))
+    return known, timeline, note
 
 
-def plot_schedule(panel: Panel) -> Figure:
-    """Returns a picture of a schedule."""
+def plot_schedule(plan: dict) -> Figure:
+    """Returns a picture of a plan's schedule."""
     from matplotlib.patches import Patch
 
-    rows = _ROW * panel.plan.num_devices
+    pipeline, timeline, note = schedule_of(plan)
+    rows = _ROW * pipeline.num_devices
     total = _ABOVE + rows + _LEGEND
     handles = [Patch(color=_FORWARD, label="forward"), Patch(color=_BACKWARD, label="backward")]
     handles.append(Patch(facecolor="white", edgecolor="#b6bcc4", label="bubble: waits"))
-    if len(panel.plan.stages) > panel.plan.num_devices:
+    if len(pipeline.stages) > pipeline.num_devices:
         handles.append(Patch(color=_FORWARD, alpha=_LATER, label="later stage"))
     with plots.style():
         figure = plots.new_figure(_WIDTH, total)
-        _draw(figure.add_axes((0.13, (_LEGEND + 0.08) / total, 0.85, rows / total)), panel)
+        axes = figure.add_axes((0.13, (_LEGEND + 0.08) / total, 0.85, rows / total))
+        plots.write(axes, pipeline.schedule, (0, 1), (-28, 14), fontweight="bold", color=palette.INK)
+        plots.write(axes, note, (0, 1), (-28, 4), fontsize=_SMALL)
+        _draw(axes, pipeline, timeline, device_label(plan["strategy"]))
         figure.legend(handles=handles, loc="lower center", ncols=4, fontsize=_SMALL, handlelength=1)
     return figure
 
 
-def _draw(axes: Axes, panel: Panel) -> None:
-    count, until = panel.plan.num_devices, panel.end
+def _draw(axes: Axes, pipeline: PipelinePlan, timeline: Timeline, label: str) -> None:
+    count, until = pipeline.num_devices, max(end for works in timeline.works for _, _, end in works)
     axes.set(xlim=(0, until), ylim=(count - 0.5, -0.5), xticks=[])
     axes.grid(False)
-    axes.set_yticks(range(count), [f"{panel.label} {device}" for device in range(count)], fontsize=_SMALL)
+    axes.set_yticks(range(count), [f"{label} {device}" for device in range(count)], fontsize=_SMALL)
     axes.spines["bottom"].set_visible(False)
-    plots.write(axes, panel.plan.schedule, (0, 1), (-28, 14), fontweight="bold", color=palette.INK)
-    plots.write(axes, panel.note, (0, 1), (-28, 4), fontsize=_SMALL)
-    for device, works in enumerate(panel.timeline.works):
+    for device, works in enumerate(timeline.works):
         for work, start, end in works:
-            width, is_later = end - start, panel.is_later(work)
+            # The device of a paler pass also has an earlier stage.
+            width, is_later = end - start, work.stage != pipeline.devices.index(device)
             color, alpha = _BACKWARD if work.backward else _FORWARD, _LATER if is_later else 1
             look: dict[str, Any] = {"color": color, "alpha": alpha, "edgecolor": "white", "linewidth": 0.4}
             axes.barh(device, width, left=start, height=0.84, **look)

@@ -701,8 +701,8 @@ class Model:
             method.cut.is_reported = not is_on
 
     def results(self, method: str, rows: Sequence[Any]) -> tuple[Any, np.ndarray]:
-        """Returns (the result of each row of a method, bool [N]: whether a text of the row was truncated). A row
-        is a question and its context, a list of texts, or a text."""
+        """Returns (the result of each row of a method, bool [N]: whether a text of the row was cut). Rows
+        are questions with contexts, lists of texts, or texts."""
         return self._method(method).results(rows)
 
     def outputs(self, method: str, rows: Rows) -> Outputs:

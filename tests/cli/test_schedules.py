@@ -15,6 +15,6 @@ def test_a_plan_is_drawn(tmp_path):
     for name, start in (("a.png", b"\x89PNG\r\n\x1a\n"), ("a.svg", b"<?xml")):
         plan_pictures.write_picture(str(tmp_path / name), plan)
         assert (tmp_path / name).read_bytes().startswith(start)
-    panel = plan_pictures.panel_of(plan)
-    assert {work.micro_batch for works in panel.timeline.works for work, *_ in works} == set(range(8))
-    assert panel.note == "8 of 600 micro batches; in all, devices wait 25.0%"
+    _, timeline, note = plan_pictures.schedule_of(plan)
+    assert {work.micro_batch for works in timeline.works for work, *_ in works} == set(range(8))
+    assert note == "8 of 600 micro batches; in all, devices wait 25.0%"
