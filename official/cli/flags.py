@@ -45,8 +45,8 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
     """Reads a command line.
 
     Precedence: defaults < --config < flags; of flags and flagfiles, later ones win. --config.NAME=VALUE sets
-    a field of the configuration that --config names. Options of Graphcore's commands that are not flags of
-    ours override --config and flagfiles; flags typed on the command line override these options.
+    a field of a configuration in Python. Options of Graphcore's commands that are not flags of ours override
+    --config and flagfiles; flags typed on the command line override these options.
 
     Args:
       argv: the arguments, without the program's name.
@@ -62,13 +62,14 @@ def read(argv: list[str], environment: Mapping[str, str] | None = None) -> Readi
         raise HelpRequested(help_text())
     name = flags.pop("config", None)
     source = foreign.find(name) if name else None
-    settings, family = _read_source(source, fields) if source else ({}, None)
-    if fields and (family or not source):
+    if fields and not (source and source.path.endswith(configs.PYTHON_ENDING)):
         name, value = next(iter(fields.items()))
-        why = f"{source.path} is for another program" if source else "--config is not set"
+        why = f"{source.path} is not one" if source else "--config is not set"
+        flag = "bert_config_file" if name.startswith(_SIZE) else name
         raise ConfigError(
-            f"--{_FIELD}{name}={value} sets a field of a configuration of ours, but {why}. Give --{name}."
+            f"--{_FIELD}{name}={value} sets a field of a configuration in Python, but {why}. Give --{flag}."
         )
+    settings, family = _read_source(source, fields) if source else ({}, None)
     given, told = foreign.layers_of(source, settings, family, options, flags, _typed(argv))
     if environment is not None:
         given, told_of_place = process_rank.placed(given, environment)
@@ -189,9 +190,8 @@ def read_config(name: str) -> dict:
 
 
 def _read_source(source: foreign.Source, changes: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Returns (keys and values of a --config file with changes of its fields, the family of Graphcore's
-    programs whose keys they are, None for ours)."""
-    family = None
+    """Returns (keys and values of a --config file, of one in Python with changes of its fields; the family of
+    Graphcore's programs whose keys they are, None for ours)."""
     if source.path.endswith(configs.PYTHON_ENDING):
         values = configs.read_python(source.path, source.entry, changes)
         return {name: _shipped(value) for name, value in values.items()}, None
@@ -199,17 +199,8 @@ def _read_source(source: foreign.Source, changes: Mapping[str, Any]) -> tuple[di
         settings, *more = _read_flags([f"--flagfile={source.path}"])
         if any(more) or settings.keys() - config_lib.FIELDS:
             raise ConfigError(f"--config={source.path} has more than settings. Give it as --flagfile.")
-    else:
-        settings, family = foreign.read_theirs(source)
-    if family or not changes:
-        return settings, family
-    sizes = {name.removeprefix(_SIZE): value for name, value in changes.items() if name.startswith(_SIZE)}
-    if sizes and not isinstance(settings.get("model"), dict):
-        flag = f"--{_FIELD}{_SIZE}{next(iter(sizes))}"
-        raise ConfigError(f"{flag}: --config={source.path} has no model sizes. Give --bert_config_file.")
-    others = {name: value for name, value in changes.items() if not name.startswith(_SIZE)}
-    settings = configs.over(settings, others)
-    return settings | ({"model": settings["model"] | sizes} if sizes else {}), family
+        return settings, None
+    return foreign.read_theirs(source)
 
 
 def help_text() -> str:

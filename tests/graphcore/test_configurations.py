@@ -291,10 +291,10 @@ def test_options_of_ipus_go_one_by_one_over_those_of_the_same_name(tmp_path):
         [*lines, f"--{one}", f"--{other}"],
         [below, f"--{other}", "--available-memory-proportion=0.2"],
         *(
-            [f"--config={tmp_path}/{name}", *changes]
+            [f"--config={tmp_path}/{name}", f"--{other}"]
             for name in ("below.flags", "saved.json", "old.json", "config.py")
-            for changes in ([f"--{other}"], [f"--config.{one}", f"--config.{other}"])
         ),
+        [f"--config={tmp_path}/config.py", f"--config.{one}", f"--config.{other}"],
     ):
         options = plan(*words).ipu
         assert (options.replicas, options.partials_type) == (2, "half"), words
