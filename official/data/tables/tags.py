@@ -34,6 +34,7 @@ IGNORED = -1  # label of all pieces of a word except the first
 _DOCUMENT = "-DOCSTART-"
 _COMMENT = re.compile(r"# (id\s|.+ = |newdoc$|newpar$)")  # of a sentence, in MultiCoNER and CoNLL-U
 _BRAT = re.compile(rb"T\d+\t\S+ \d+ \d+")
+_NO_WORD = re.compile(r"\d+[-.]\d+")  # a number of CoNLL-U: of several words as one token, or an omitted word
 _TAG = re.compile("O|[BIES]-.+")
 # Other notations of prefixes
 _OTHER_FORM = re.compile("[LUM]-.|[bieslum]-.|[BIESLUM][_:/].|.*[-_:/][BIESLUM]$")
@@ -104,10 +105,13 @@ def read_sentences(
 
 
 def _check_words(sentences: Sequence[Sentence], path: str) -> None:
-    """Raises ConfigError if all words are their numbers, as in the first column of CoNLL-U, or tags, as in
-    that of MIT's corpora."""
+    """Raises ConfigError if all words are their numbers, as in the first column of CoNLL-U, with ranges and
+    fractions among them, or tags, as in that of MIT's corpora."""
     tagged = [sentence.words for sentence in sentences if sentence.tags]
-    is_numbers = all(words == [str(number + 1) for number in range(len(words))] for words in tagged)
+    counts = [[word for word in words if not _NO_WORD.fullmatch(word)] for words in tagged]
+    is_numbers = any(counts) and all(
+        words == [str(number + 1) for number in range(len(words))] for words in counts
+    )
     if tagged and (is_numbers or all(_TAG.fullmatch(word) for words in tagged for word in words)):
         found = "numbers the words" if is_numbers else "has the tags"
         raise ConfigError(f"{path}: the first column {found}. Write the words first.")

@@ -82,6 +82,7 @@ def test_conll_files_are_read(tmp_path):
         ("Anna\n.\n", "a word and its tag"),
         ("Anna B-PER\nBerlin\n", ":2: 1 columns"),
         ("1 Anna B-PER\n2 . O\n\n1 Berlin B-LOC\n", "the first column numbers the words"),
+        ("1-2 du _\n1 de O\n2 le O\n2.1 Lac B-LOC\n3 . O\n", "the first column numbers the words"),
         ("O\tis\nB-PER\tAnna\n\nO\t.\n", "the first column has the tags"),  # of MIT's corpora
         ("T1\tPER 0 4\tAnna\nT2\tLOC 9 15\tBerlin\n", "annotations of brat"),
     ):
