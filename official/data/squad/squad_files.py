@@ -201,9 +201,9 @@ def _is_flat(content: bytes) -> bool:
 def _of_rows(path: str, source: str) -> dict:
     """Converts rows to SQuAD's JSON; consecutive questions of the same context become one paragraph.
 
-    Answers are in SQuAD's form, that of `datasets` (lists of text and answer_start), or texts, whose first
-    occurrence in the context counts. A row is impossible to answer if `is_impossible` is true, or, without
-    that column, if it has no answers.
+    Answers are in SQuAD's form, that of `datasets` (lists of text and answer_start), or texts, at the places
+    in a column `answer_start`, or else at their first occurrence in the context. A row is impossible to
+    answer if `is_impossible` is true, or, without that column, if it has no answers.
     """
     flag = source.partition("=")[0].lstrip("-")
     table = open_table(path, flag, ("context", "question"), all_columns=True)
@@ -222,8 +222,12 @@ def _of_rows(path: str, source: str) -> dict:
                 "id": str(batch.first + number + 1 if identity in (None, "") else identity),
                 "question": _text(row, "question", place),
             }
-            if row.get("answers") is not None:
-                asked["answers"] = _answers_of(row["answers"], context, place)
+            if (answers := row.get("answers")) is not None:
+                start, texts = row.get("answer_start"), answers if isinstance(answers, list) else [answers]
+                if answers and start not in (None, "") and all(isinstance(text, str) for text in texts):
+                    start = int(start) if isinstance(start, str) and start.isdecimal() else start
+                    answers = {"text": answers, "answer_start": start}
+                asked["answers"] = _answers_of(answers, context, place)
                 asked["is_impossible"] = not asked["answers"]
             if row.get("is_impossible") is not None:
                 asked["is_impossible"] = is_impossible = expect(row, "is_impossible", bool, place)

@@ -130,14 +130,23 @@ def test_rows_say_their_ids_and_which_are_impossible(read):
         tuple(each.split()) for each in ("cat", "", "cat", "", "cat", "sat", "sat")
     ]
     assert [one.is_impossible for one in found] == [not one.answers for one in found]
+    found = questions(  # the place in a column of its own, in CSV a text
+        {"context": "A cat, a cat.", "answers": "cat", "answer_start": 9},
+        {"context": "A cat, a cat.", "answers": ["cat"], "answer_start": "9"},
+        {"context": "A cat, a cat.", "answers": "cat", "answer_start": ""},
+        {"answers": "", "answer_start": ""},
+    )
+    assert [one.answer_starts for one in found] == [(9,), (9,), (2,), ()]
     late = [{"id": number, "answers": cat} for number in range(120)]
     assert questions(*late, {"answers": cat, "is_impossible": True})[-1].is_impossible
+    starts = {"answers": ["cat"], "answer_start": [4, 8]}
     bad = [({"answers": {"text": ["cat", "sat"], "answer_start": [4]}}, "2 text and 1 answer_start")]
     bad += [
         ({"answers": value}, "expected texts, or text and answer_start")
         for value in (float("nan"), True, 5, str(cat), "['cat']")
     ]
     bad += [({"answers": cat, "is_impossible": 1}, "is_impossible")]
+    bad += [({"answers": "cat", "answer_start": "4.0"}, "answer_start"), (starts, "1 text and 2 answer_start")]
     assert_refused(questions, bad)
 
 
