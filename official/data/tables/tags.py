@@ -107,12 +107,9 @@ def read_sentences(
 def _check_words(sentences: Sequence[Sentence], path: str) -> None:
     """Raises ConfigError if all words are their numbers, as in the first column of CoNLL-U, with ranges and
     fractions among them, or tags, as in that of MIT's corpora."""
-    tagged = [sentence.words for sentence in sentences if sentence.tags]
-    counts = [[word for word in words if not _NO_WORD.fullmatch(word)] for words in tagged]
-    is_numbers = any(counts) and all(
-        words == [str(number + 1) for number in range(len(words))] for words in counts
-    )
-    if tagged and (is_numbers or all(_TAG.fullmatch(word) for words in tagged for word in words)):
+    tagged = [[word for word in one.words if not _NO_WORD.fullmatch(word)] for one in sentences if one.tags]
+    is_numbers = all(words == [str(number + 1) for number in range(len(words))] for words in tagged)
+    if any(tagged) and (is_numbers or all(_TAG.fullmatch(word) for words in tagged for word in words)):
         found = "numbers the words" if is_numbers else "has the tags"
         raise ConfigError(f"{path}: the first column {found}. Write the words first.")
 
