@@ -423,6 +423,9 @@ def test_the_pooling_of_older_and_newer_folders_is_found(tmp_path):
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(content))
         for path in (folder, folder / "0_Transformer"):
             np.testing.assert_allclose(inference.load(str(path)).embed("the dog runs"), expected, atol=1e-6)
+    write(folder, weights(head=None), architectures=["BertModel"])  # not read by sentence-transformers
+    with pytest.raises(ConfigError, match="has weights, and so has .*0_Transformer, which modules.json"):
+        inference.load(str(folder))
 
 
 def test_a_tokenizer_of_other_rules_is_refused_where_text_is_read(tmp_path):

@@ -71,15 +71,19 @@ def locate(path: str) -> str | None:
     """Returns the folder or the .safetensors file for a path; None if there is none.
 
     Raises:
-      ConfigError: for a pickle file, or a folder with only pickle files.
+      ConfigError: for a pickle file, a folder with only pickle files, or one with two models.
     """
     pickle = None
     if os.path.isdir(path):
         names = sorted(os.listdir(path))
-        if WEIGHTS in names or INDEX in names:
-            return path
+        has_weights = WEIGHTS in names or INDEX in names
         if sentence_folder.MODULES in names and (below := sentence_folder.transformer_folder(path)) != path:
-            return locate(below)
+            if has_weights and locate(below):
+                problem = f"{path} has weights, and so has {below}, which {sentence_folder.MODULES} names"
+                raise ConfigError(f"{problem}. Give the latter, or remove one of them.")
+            return path if has_weights else locate(below)
+        if has_weights:
+            return path
         if model_folder.ADAPTER_CONFIG in names:
             base = json_files.read_json(os.path.join(path, model_folder.ADAPTER_CONFIG), any_number=True)
             raise ConfigError(

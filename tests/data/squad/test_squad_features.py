@@ -146,7 +146,8 @@ def test_rows_say_their_ids_and_which_are_impossible(read):
         for value in (float("nan"), True, 5, str(cat), "['cat']")
     ]
     bad += [({"answers": cat, "is_impossible": 1}, "is_impossible")]
-    bad += [({"answers": "cat", "answer_start": "4.0"}, "answer_start"), (starts, "1 text and 2 answer_start")]
+    bad += [({"answers": "cat", "answer_start": "4.0"}, "answer_start")]
+    bad += [(starts, "1 text and 2 answer_start")]
     assert_refused(questions, bad)
 
 
