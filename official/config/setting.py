@@ -176,6 +176,7 @@ class Section:
 
     def __init__(self, title: str, rows: type, evaluation: bool, training: str | None = None):
         self.title = title
+        self.evaluation = evaluation
         own, texts = {"evaluation": evaluation, "training": training}, attribute_texts(rows.__doc__)
         # Annotations are strings in every version of Python, since all files of settings postpone them. Under
         # python -OO there is no help; commands, which show it, refuse that.

@@ -82,12 +82,13 @@ def scores(features: dict[str, tf.Tensor]) -> tf.Tensor:
 
 def padding_scores(input_mask_BM: tf.Tensor) -> tf.Tensor:
     """Returns the additive mask [B, 1, 1, M] for rows of one sequence, which masks padding only."""
-    return masking(input_mask_BM[:, None])
+    # In this order of operations, which ONNX Runtime's fused attention looks for.
+    return (1.0 - tf.cast(input_mask_BM, tf.float32))[:, None, None, :] * MASKED_SCORE
 
 
-def masking(is_seen: tf.Tensor) -> tf.Tensor:
-    """Returns the additive mask of scores, float32 [B, 1, L or 1, M], from bool or int32 [B, L or 1, M]."""
-    return (1.0 - tf.cast(is_seen, tf.float32))[:, None] * MASKED_SCORE
+def masking(is_seen_BLM: tf.Tensor) -> tf.Tensor:
+    """Returns the additive mask of scores, float32 [B, 1, L, M], from bool [B, L, M]."""
+    return (1.0 - tf.cast(is_seen_BLM, tf.float32))[:, None] * MASKED_SCORE
 
 
 def self_attention(

@@ -80,6 +80,6 @@ def test_tasks_of_glue_are_read_without_a_problem(tmp_path):
         folder = generated.write_glue(str(tmp_path / name), task, text())
         for split, count in (("train", 1000), ("dev", 100), ("test", 100)):
             rows = files_lib.read_split(task, split, folder)
-            assert (len(rows), rows.problems) == (count, [])
+            assert (len(rows), rows.problems) == (count, {})
         labels = files_lib.read_split(task, "train", folder).labels
         assert len(set(labels.tolist())) == (51 if task.labels is None else len(task.labels))
