@@ -357,7 +357,7 @@ def damage_checkpoint(draw: Draw, path: pathlib.Path, format_name: str) -> Done:
     # In a process of its own: TensorFlow has threads from its first operation on, and none can be forked.
     processes.in_child(lambda: container.write(written, str(path)))
     # Graphcore's models may have no biases: zeros are added and named.
-    may_lack = kind == "missing" and format_name == "graphcore"
+    may_lack = kind == "missing" and format_name in ("graphcore", "popart")
     return f"checkpoint {kind}: {name}", NAMED if kind == "not finite" or may_lack else REFUSED
 
 
