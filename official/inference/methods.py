@@ -182,7 +182,8 @@ class Reader(Method):
 
     def _answers(self, asked: Sequence[tuple[str, str]]) -> tuple[list[list[Answer]], np.ndarray]:
         data, windows = self._windows_of(asked)
-        longest, is_cut_N = self._windows.max_query_length, np.zeros(len(asked), bool)
+        longest = self._windows.max_query_length
+        is_cut_N: np.ndarray = np.zeros(len(asked), bool)
         if (windows.first_lengths >= longest + 2).any():  # of maximum length, or truncated
             _, counts = self._tokenizer.tokenize([question for question, _ in asked])
             is_cut_N = counts > longest
@@ -337,7 +338,7 @@ class Classifier(Method):
         if self.kind == CHOICE and rows:
             made, is_cut = self._rows_of(sequences)
             shape = len(rows), -1
-            return self._outputs(made)["logits"].reshape(shape), is_cut.reshape(shape).any(axis=1)
+            return self._outputs(made)["logits"].reshape(shape), is_cut.reshape(shape).max(axis=1)
         found, is_cut_N = np.zeros((len(rows), self._source.classes), np.float32), np.zeros(len(rows), bool)
         for count in {len(texts) for texts in rows}:
             chosen = [number for number, texts in enumerate(rows) if len(texts) == count]

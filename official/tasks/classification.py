@@ -376,7 +376,7 @@ class ClassifyTask(Classification, TableTask):
     def _hold_out(self) -> None:
         super()._hold_out()
         for what, split in (("held-out", "eval"), ("training", "train")):
-            there = known(self._read[split].labels)
+            there: Any = known(self._read[split].labels)
             there = (
                 there.any(axis=0) if there.ndim == 2 else np.isin(np.arange(len(self.labels.names)), there)
             )

@@ -317,7 +317,7 @@ def read_windows(flags: argparse.Namespace, found: Source, length: int) -> Windo
     made = features.make_features(data, found.vocabulary, rules)
     if not len(made):
         raise ConfigError(f"--predict_file={flags.predict_file} has no question that can be answered.")
-    columns = zip(made.input_ids.astype(np.int32), made.lengths, made.first_lengths)
+    columns: Any = zip(made.input_ids.astype(np.int32), made.lengths, made.first_lengths)
     every = [
         (ids_L[:tokens], (np.arange(tokens) >= first).astype(np.int32)) for ids_L, tokens, first in columns
     ]

@@ -124,7 +124,7 @@ def _make(job: Job, engine: engines.Engine, grouping: Grouping, states: dict[str
     dealer = Dealer(planned.plan, shards, job.random_seed)
 
     def spills() -> Iterator[tuple]:
-        before = np.zeros(shape.max_seq_length + 1, np.int64)
+        before: np.ndarray = np.zeros(shape.max_seq_length + 1, np.int64)
         for part, done in zip(parts, each_done("counts", len(parts))):
             yield spill_part, dealer, grouping, part, before
             before = before + np.array(done["lengths"], np.int64)
@@ -559,7 +559,8 @@ def write_shard(
     found = np.lexsort((heads["place"], heads["lengths"]))
     if not np.array_equal(np.sort(lengths[lengths > 0]), heads["lengths"][found]):
         raise ConfigError("The spilled sequences are not those of the plan. Pack again, with --overwrite.")
-    ranks, members = plan_lib.ranks(lengths), np.full((len(lengths), depth), -1)
+    ranks = plan_lib.ranks(lengths)
+    members: np.ndarray = np.full((len(lengths), depth), -1)
     members[:, : lengths.shape[1]] = np.where(ranks >= 0, found[ranks], -1)
     members = np.random.default_rng([dealer.seed, 1, shard]).permutation(members)
     slots = shape.max_predictions_per_seq + depth - 1

@@ -340,9 +340,9 @@ def plan_pairs(
     short = 2 + _draw(rng, np.full(len(chosen), rules.max_text_length - 1))
     targets = np.where(is_short, short, rules.max_text_length)
     # State of the lanes with sentences left: number, next sentence, end of the document's sentences, target.
-    lane, target = np.arange(len(chosen)), targets
-    sentence, last = (documents.document_starts[number] for number in (chosen, chosen + 1))
-    steps = []
+    lane: np.ndarray = np.arange(len(chosen))
+    sentence, last, target = documents.document_starts[chosen], documents.document_starts[chosen + 1], targets
+    steps: list[tuple] = []
     while len(lane) > _FEW_LANES:
         end = _reach(starts, sentence, last, target)
         count = end - sentence

@@ -15,6 +15,7 @@ import dataclasses
 import heapq
 import os
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -95,7 +96,7 @@ def make_sets(
         words = [word for sentence in document for word in split_words(sentence, vocabularies[0])]
         pieces_TW = [ragged.split(*tokenizer.tokenize_words(words)) for tokenizer in tokenizers]
         lengths_TW = np.array([list(map(len, own)) for own in pieces_TW]).reshape(len(tokenizers), -1)
-        known_W = ~np.array(
+        known_W: Any = ~np.array(
             [[number in ids for ids in own] for own, number in zip(pieces_TW, unknown)], bool
         ).reshape(len(tokenizers), -1).any(axis=0)
         for first, end in _cuts(lengths_TW, shape.length - _SPECIAL_TOKENS):

@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -136,7 +137,8 @@ def kept(folder: str, wanted: dict, make: Callable[[], Mapping[str, np.ndarray]]
                 return dict(arrays)
     except OSError:
         pass
-    made, buffer = dict(make()), io.BytesIO()
+    made: dict[str, Any] = dict(make())
+    buffer = io.BytesIO()
     np.savez(buffer, **made)
     content = buffer.getvalue()
     manifest = {**wanted, "features_sha256": hashlib.sha256(content).hexdigest()}

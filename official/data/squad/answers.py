@@ -255,4 +255,4 @@ def _null_logits(
     numbers, first = np.unique(features.question_numbers[order], return_index=True)
     result = np.zeros((questions, 2))
     result[numbers] = nulls[order[first]]
-    return list(map(tuple, result.tolist()))
+    return [(start, end) for start, end in result.tolist()]
