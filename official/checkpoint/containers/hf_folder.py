@@ -78,10 +78,11 @@ def locate(path: str) -> str | None:
         names = sorted(os.listdir(path))
         has_weights = WEIGHTS in names or INDEX in names
         if sentence_folder.MODULES in names and (below := sentence_folder.transformer_folder(path)) != path:
-            if has_weights and locate(below):
+            if not has_weights:
+                return locate(below)
+            if locate(below):
                 problem = f"{path} has weights, and so has {below}, which {sentence_folder.MODULES} names"
                 raise ConfigError(f"{problem}. Give the latter, or remove one of them.")
-            return path if has_weights else locate(below)
         if has_weights:
             return path
         if model_folder.ADAPTER_CONFIG in names:
