@@ -115,8 +115,7 @@ def _check_free(
         folder = location if os.path.isdir(location) else os.path.dirname(location)
         problem = "is the folder of the source. Give another --output_dir."
         raise ConfigError(f"--output_dir={folder or '.'} {problem}")
-    there = container.files(location)
-    if there and not overwrite:
+    if (there := container.files(location)) and not overwrite:
         raise ConfigError(f"{there[0]} exists. Give another --output_dir, or replace it with --overwrite.")
 
 
@@ -295,8 +294,7 @@ def _read_back_and_compare(container: ModuleType, expected: Tensors, location: s
         bookkeeping = {"save_counter", "_CHECKPOINTABLE_OBJECT_GRAPH"}
         problems = list((written.keys() ^ expected.keys()) - bookkeeping)
         for where in written.keys() & expected.keys():
-            ours = expected[where].read()
-            theirs = written[where].read()
+            ours, theirs = expected[where].read(), written[where].read()
             bits = f"u{ours.dtype.itemsize}"  # compared as integers: NaN is equal to itself, 0 not to -0
             if ours.dtype != theirs.dtype or not np.array_equal(ours.view(bits), theirs.view(bits)):
                 problems.append(where)

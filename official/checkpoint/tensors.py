@@ -81,20 +81,16 @@ def part(tensor: Tensor, axis: int, index: int, count: int) -> Tensor:
 
 def with_rows(tensor: Tensor, rows: int) -> Tensor:
     """Cuts off rows, or adds zero rows."""
-    shape, missing = (rows, *tensor.shape[1:]), rows - tensor.shape[0]
-    if missing <= 0:
-        return changed(tensor, lambda values: values[:rows], shape=shape)
-    more = [(0, missing), *[(0, 0)] * (len(shape) - 1)]
-    return changed(tensor, lambda values: np.pad(values, more), shape=shape)
+    more = [(0, max(rows - tensor.shape[0], 0)), *[(0, 0)] * (len(tensor.shape) - 1)]
+    change = lambda values: np.pad(values, more) if rows > len(values) else values[:rows]
+    return changed(tensor, change, shape=(rows, *tensor.shape[1:]))
 
 
 def with_average_rows(tensor: Tensor, rows: Mapping[int, Sequence[int]]) -> Tensor:
     """Replaces each row of {row: other rows} by the mean of the others' original values."""
-    if not rows:
-        return tensor
 
     def averaged(values: np.ndarray) -> np.ndarray:
-        result = values.copy()
+        result = values.copy() if rows else values
         for row, others in rows.items():
             result[row] = values[list(others)].astype(np.float32).mean(axis=0)
         return result
