@@ -13,7 +13,7 @@ from tests.distribution.test_processes import finish, start, workspace  # noqa: 
 from tests.run_folders import run
 from tests.training.test_loop import interrupt_at
 
-STEPS = dict(model=dict(num_hidden_layers=2), num_steps_per_epoch=8, steps_per_loop=4)
+STEPS = dict(num_steps_per_epoch=8, steps_per_loop=4)
 
 
 def files_of(config) -> set[str]:
@@ -40,8 +40,9 @@ def products_in_layers(config) -> float:
 @pytest.mark.slow
 def test_a_profile_is_written_and_changes_no_number(make_config, tmp_path, shared_steps):
     """The steps of the window end within intervals and beyond one."""
-    plain = make_config(**STEPS, model_dir=str(tmp_path / "plain"), do_eval=True)
-    profiled = make_config(**STEPS, do_eval=True, profile_steps="3,6", profile_memory=True)
+    shared = dict(STEPS, model=dict(num_hidden_layers=2), do_eval=True)
+    plain = make_config(**shared, model_dir=str(tmp_path / "plain"))
+    profiled = make_config(**shared, profile_steps="3,6", profile_memory=True)
     run(plain)
     run(profiled)
     assert losses(plain) == losses(profiled) and len(losses(plain)) > 2
