@@ -1,7 +1,6 @@
 """Runs that stop and go on end with the bits of runs that do not; where others go on than began them, with
 the same rows, masks and weights; other data are refused with --deterministic, else said and recorded."""
 
-import dataclasses
 import functools
 import json
 import os
@@ -74,7 +73,7 @@ def test_a_resumed_run_is_bit_identical(
     files = packed_files if kind == "packed files" else bare_files if "drawn" in kind else short_files
     shared = dict(deterministic, model=DROPOUT, input_files=files, num_accumulation_steps=2, do_eval=True)
     shared |= dict(
-        num_steps_per_epoch=10, steps_between_eval=5, num_eval_samples=20, checkpoint_every_steps=5
+        num_steps_per_epoch=10, steps_between_eval=5, num_eval_samples=16, checkpoint_every_steps=5
     )
     whole, first, second = assert_resumes(make_config, 5, 10, **{**shared, **KINDS[kind]})
     state, lines = state_of(tmp_path / "whole", 10), read_metrics(str(tmp_path / "whole"))
@@ -110,8 +109,10 @@ def test_a_resumed_run_is_bit_identical(
 
 
 def test_a_run_that_goes_on_takes_the_loss_scale_that_is_asked_for(make_config):
-    shared = dict(num_steps_per_epoch=8, steps_per_loop=4)
-    run(make_config(**shared, loss_scale="1024", stop_steps=4))
+    shared = dict(num_steps_per_epoch=8, optimizer_type="sgd")
+    begun = make_loop(make_config(**shared, loss_scale="1024"))
+    begun.state.optimizer.iterations.assign(4)
+    begun.manager.save(4)
     for loss_scale, expected in (("256", 256), ('{"0": 8, "3": 32}', 32)):
         config = make_config(**shared, loss_scale=loss_scale)
         loop, previous = make_loop(config), run_lock.PreviousRun(config.model_dir)
@@ -246,8 +247,9 @@ PUBLISHED = dict(loss_normalization="local", clip_scope="micro_batch")
     "settings", [{}, slow(dict(PUBLISHED, scale_loss=True)), slow(dict(clip_scope="replicas"))], ids=str
 )
 def test_one_replica_trains_as_two_did(make_config, record_files, settings):
-    """Dropout, clipping and division are those of the layout."""
-    shared = dict(model=DROPOUT, input_files=record_files(), learning_rate=1e-3, num_accumulation_steps=2)
+    """Dropout, clipping and division are those of the layout; SGD, unlike LAMB, hides no factor."""
+    shared = dict(model=DROPOUT, input_files=record_files(), learning_rate=0.1, num_accumulation_steps=2)
+    shared |= dict(optimizer_type="sgd")
     theirs = trained(make_config(**shared, **settings, **replicas(2)))
     ours = trained(make_config(**shared, **settings), BatchPlan(1, 4, 8, 8, layout=Layout(1, 2, 2, 8)))
     assert_close(ours, theirs)
@@ -338,12 +340,16 @@ def test_records_that_are_others_are_refused_or_said(make_config, record_files, 
 
 
 def test_files_of_fine_tuning_are_compared_too(squad, glue, tmp_path):
-    config = squad(stop_steps=5, do_eval=False)
-    assert not run(config).data_changed
-    path = pathlib.Path(config.train_file)
+    """And a damaged note of them is one line."""
+    config = squad(deterministic=True)
+    task, path = TASKS["squad"](config), pathlib.Path(config.train_file)
+    task.find_data()
+    os.makedirs(config.model_dir)
+    resume.write_data_files(config.model_dir, task.data_files())
+    assert resume.compare_data(config, task.data_files(), goes_on=True) == (False, True)
     path.write_text(path.read_text().replace("ball", "bell"))
     with pytest.raises(ConfigError, match=r"begun with other data; train: train.json \("):
-        run(dataclasses.replace(config, stop_steps=10, deterministic=True))
+        resume.compare_data(config, task.data_files(), goes_on=True)
     shared = dict(num_train_epochs=2, model_dir="glue")
     assert not run(glue("rte", dict(train=64, dev=64), **shared, stop_steps=5)).data_changed
     path = next((tmp_path / "glue").rglob("dev.tsv"))
@@ -360,6 +366,9 @@ def test_files_of_fine_tuning_are_compared_too(squad, glue, tmp_path):
     assert result.scores["best_step"] in (8, 10)
     assert {*run_lock.PreviousRun("glue").evaluations(10)} == {8, 10}
     assert [line["step"] for line in read_metrics(str(written)) if line["split"] == "other_eval"] == [5]
+    (tmp_path / "glue" / resume.DATA_FILE).write_text('{"files": 3}')
+    with pytest.raises(ConfigError, match="data_files.json is damaged"):
+        run(glue("rte", **shared, stop_steps=15))
 
 
 def test_the_middle_and_the_ends_of_a_large_file_are_looked_at(tmp_path):
@@ -372,11 +381,3 @@ def test_the_middle_and_the_ends_of_a_large_file_are_looked_at(tmp_path):
         assert resume._describe_files([str(path)]) != before  # pylint: disable=protected-access
     path.write_bytes(content)
     assert resume._describe_files([str(path)]) == before  # pylint: disable=protected-access
-
-
-def test_a_damaged_note_is_one_line(make_config, record_files):
-    config = make_config(input_files=record_files(), stop_steps=5)
-    run(config)
-    (pathlib.Path(config.model_dir) / resume.DATA_FILE).write_text('{"files": 3}')
-    with pytest.raises(ConfigError, match="data_files.json is damaged"):
-        run(make_config(input_files=config.input_files, stop_steps=10))
