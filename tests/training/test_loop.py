@@ -29,6 +29,9 @@ from tests.conftest import TINY, slow
 from tests.run_folders import assert_same_run, run
 from tests.training.test_training import DROPOUT
 
+# Runs with the same settings share their steps.
+STEPS = dict(model=DROPOUT, loss_scale="dynamic", deterministic=True, num_steps_per_epoch=12)
+
 
 def call_lengths(monkeypatch, steps: int) -> None:
     """Stands in for the clock: every call of the devices is of so many steps."""
@@ -113,8 +116,7 @@ def test_an_interrupted_interval_goes_on_to_the_same_bits(
         make = functools.partial(squad, model=model, num_train_epochs=1, do_predict=True, **deterministic)
         interval, last = 4, 8
     else:
-        shared = dict(model=DROPOUT, input_files=record_files(), loss_scale="dynamic", **deterministic)
-        make = functools.partial(make_config, num_steps_per_epoch=12, **shared)
+        make = functools.partial(make_config, **STEPS, input_files=record_files())
         interval, last = 6, 12
     whole, parts = (make(steps_per_loop=interval, model_dir=str(tmp_path / each)) for each in ("one", "two"))
     run(whole)
@@ -193,7 +195,7 @@ def test_a_signal_cuts_evaluation_and_prediction_and_nothing_of_them_is_written(
 
 
 def test_a_signal_cuts_what_is_made_of_files(make_config, monkeypatch):
-    config = make_config()
+    config = make_config(**STEPS)
     original = Loop._train_iterator
 
     def make_slowly(self):
@@ -206,17 +208,17 @@ def test_a_signal_cuts_what_is_made_of_files(make_config, monkeypatch):
         patched.setattr(Loop, "_train_iterator", make_slowly)
         result = run(config)
     assert (result.status, result.exit_code, result.step) == ("interrupted", 143, 0)
-    assert run(config).step == 20
+    assert run(config).step == 12
 
 
 @pytest.mark.parametrize("lose", [shutil.rmtree, lambda folder: os.remove(f"{folder}/.lock")])
 def test_a_run_whose_folder_is_gone_stops(make_config, monkeypatch, lose):
-    config = make_config(steps_per_loop=20)
+    config = make_config(**STEPS, steps_per_loop=12)
     call_lengths(monkeypatch, 2)
     before_call(monkeypatch, 4, lambda loop: lose(config.model_dir))
     with pytest.raises(ConfigError, match="was removed or moved while this run wrote to it"):
         run(config)
-    assert not any(os.path.exists(f"{config.model_dir}/{name}") for name in ("ckpt-20.index", "result.json"))
+    assert not any(os.path.exists(f"{config.model_dir}/{name}") for name in ("ckpt-12.index", "result.json"))
 
 
 def test_a_lock_is_of_the_folder_that_has_the_name(tmp_path):
@@ -231,7 +233,7 @@ def test_a_lock_is_of_the_folder_that_has_the_name(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_is_seen_before_the_interval_ends(make_config, monkeypatch):
-    config = make_config(steps_per_loop=20)
+    config = make_config(**STEPS, steps_per_loop=12)
 
     def poison(loop):
         bias = loop.state.model_variables()["bert/pooler/dense/bias"]
