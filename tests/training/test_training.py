@@ -73,6 +73,7 @@ def replicas(count, all_reduce_alg="hierarchical_copy"):
 
 ADAMW, LOCAL = dict(optimizer_type="adamw"), dict(clip_scope="micro_batch", loss_normalization="local")
 LEARNS = dict(learning_rate=0.05)  # in 20 steps; runs with the same settings share their steps
+SCALED_PAIR = dict(replicas(2), loss_scale="dynamic")
 PACKED, UNPAD = dict(pack_on_the_fly=True), dict(unpad=True)
 
 
@@ -226,9 +227,6 @@ def test_fp16_trains(make_config):
     iterator = loop._train_iterator()
     first, *_, last = [loop._train(iterator) for _ in range(3)]
     assert last["loss"] < first["loss"] and last["loss_scale"] == 2.0**15
-
-
-SCALED_PAIR = dict(replicas(2), loss_scale="dynamic")
 
 
 def test_warm_up_leaves_every_variable_bit_equal(make_config):
