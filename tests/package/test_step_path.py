@@ -1,10 +1,12 @@
 """The files of docs/architecture.md that a training step runs through, from the command to the optimizer."""
 
+import json
 import re
 import sys
 
 from official.cli import train
-from tests.conftest import ROOT
+from official.training import step
+from tests.conftest import ROOT, TINY
 
 OFFICIAL = f"{ROOT / 'official'}/"
 # Below the path: the kernels that --kernels chooses, and the devices.
@@ -18,33 +20,34 @@ def test_a_step_calls_through_the_files_of_the_page_and_no_other(tmp_path, monke
     listed = re.findall(r"^\| `(\S+\.py)` \|", section, re.MULTILINE)
     assert len(listed) <= 15
 
-    callers, stack = set(), []
+    callers, make = set(), step.make_train_loop
 
     def trace(frame, event, _):
-        path = frame.f_code.co_filename
-        if event == "call" and path.startswith(OFFICIAL):
-            if stack or frame.f_code.co_name == "train_loop":
-                outer = frame.f_back
-                while outer:
-                    name = outer.f_code.co_filename
-                    if name.startswith(OFFICIAL):
-                        callers.add(name.removeprefix(OFFICIAL))
-                    outer = outer.f_back
-            if frame.f_code.co_name == "train_loop":
-                stack.append(frame)
-        elif event == "return" and stack and frame is stack[-1]:
-            stack.pop()
+        if event == "call" and frame.f_code.co_filename.startswith(OFFICIAL):
+            while frame := frame.f_back:
+                if frame.f_code.co_filename.startswith(OFFICIAL):
+                    callers.add(frame.f_code.co_filename.removeprefix(OFFICIAL))
 
-    flags = [f"--bert_config_file={ROOT}/configs/models/bert_tiny.json", f"--model_dir={tmp_path}"]
+    def make_traced(*arguments):
+        train_loop = make(*arguments)
+
+        def traced(*given):
+            before = sys.getprofile()
+            sys.setprofile(trace)
+            try:
+                return train_loop(*given)
+            finally:
+                sys.setprofile(before)
+
+        return traced
+
+    monkeypatch.setattr(step, "make_train_loop", make_traced)
+    (tmp_path / "model.json").write_text(json.dumps({**TINY, "num_hidden_layers": 1}))
+    flags = [f"--bert_config_file={tmp_path}/model.json", f"--model_dir={tmp_path}/run"]
     flags += "--use_synthetic_data --train_batch_size=4 --num_steps_per_epoch=1 --num_train_epochs=1".split()
     flags += "--max_seq_length=16 --max_predictions_per_seq=2 --kernels=fused".split()
     for name in [name for name in sys.modules if name.startswith("official.graphcore")]:
         monkeypatch.delitem(sys.modules, name)
-    before = sys.getprofile()
-    sys.setprofile(trace)
-    try:
-        assert train.main(flags) == 0
-    finally:
-        sys.setprofile(before)
+    assert train.main(flags) == 0
     assert not [name for name in sys.modules if name.startswith("official.graphcore")]
     assert {name for name in callers if not name.startswith(_BELOW)} == set(listed)
