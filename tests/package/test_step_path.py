@@ -20,7 +20,7 @@ def test_a_step_calls_through_the_files_of_the_page_and_no_other(tmp_path, monke
     listed = re.findall(r"^\| `(\S+\.py)` \|", section, re.MULTILINE)
     assert len(listed) <= 15
 
-    callers, make = set(), step.make_train_loop
+    callers, make, before = set(), step.make_train_loop, sys.getprofile()
 
     def trace(frame, event, _):
         if event == "call" and frame.f_code.co_filename.startswith(OFFICIAL):
@@ -32,7 +32,6 @@ def test_a_step_calls_through_the_files_of_the_page_and_no_other(tmp_path, monke
         train_loop = make(*arguments)
 
         def traced(*given):
-            before = sys.getprofile()
             sys.setprofile(trace)
             try:
                 return train_loop(*given)

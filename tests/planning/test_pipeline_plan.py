@@ -21,16 +21,16 @@ def planned(make_config, made):
         key = (stages, *sorted(settings.items()))
         if key not in made:
             shared = dict(distribution_strategy="pipeline", num_virtual_devices=8, use_synthetic_data=True)
-            shared |= dict(num_accumulation_steps=4, train_batch_size=32, plan=True)
-            sizes = {"num_hidden_layers": 4}
-            config = make_config(sizes, **shared, pipeline_stages=stages, **settings)
-            made[key] = config, plan_lib.make_plan(config, TASKS[config.task])
+            shared |= dict(num_accumulation_steps=4, train_batch_size=32, pipeline_stages=stages)
+            shared |= dict(plan=True, measure=True, plan_gbps=1e-3, plan_hosts="1,2")
+            config = make_config({"num_hidden_layers": 2}, **shared, **settings)
+            made[key] = config, plan_lib.make_plan(config, TASKS[config.task], lambda *_: [2.0])
         return made[key]
 
     return plan
 
 
-FOUR = "emb / hid*2 / hid*2 / mlm+nsp"
+FOUR = "emb / hid / hid / mlm+nsp"
 
 
 def test_each_device_holds_its_stages(planned):
@@ -49,6 +49,8 @@ def test_each_device_holds_its_stages(planned):
     assert [each["optimizer_slots"] for each in held] == slots
     assert sum(slots) == plan["bytes"]["optimizer_slots"]
     assert all(each["total"] == sum(each.values()) - each["total"] for each in held)
+    # The measured step has its bubble already.
+    assert plan["scaling"]["hosts"][0]["same_share"]["step_secs"] == pytest.approx(2.0)
 
 
 @pytest.mark.slow

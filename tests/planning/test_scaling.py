@@ -156,9 +156,6 @@ def test_a_measured_step_is_that_of_one_host(make_config):
             assert last[key]["all_reduce_secs"] > 0 == first[key]["all_reduce_secs"]
         assert last["same_share"]["step_secs"] > 4.75 > last["same_batch"]["step_secs"]
         assert "the step as measured" in plan_lib.describe(plan)
-    # A pipeline has its bubble once.
-    plan = measured(make_config(**{**MEASURED, "plan_gbps": 1e-3, **PIPELINE}), 2.0)
-    assert plan["scaling"]["hosts"][0]["same_share"]["step_secs"] == pytest.approx(2.0)
 
 
 def test_what_replicas_of_a_host_send_is_a_part_of_the_measured_step(make_config):
