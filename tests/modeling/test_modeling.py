@@ -10,6 +10,7 @@ from scipy import stats
 from official.config import BertConfig, bert_config_from_dict
 from official.modeling import layers, objectives
 from official.modeling.models import BertPretrainer
+from official.modeling.stages import symbolic_model
 from tests import numpy_bert
 from tests.conftest import ROOT, TINY, slow
 from tests.modeling.models import OPERATIONS, assert_same, features, oracle, outputs_and_gradients, randomised
@@ -58,8 +59,7 @@ def test_parameter_count_of_bert_large():
     sizes = bert_config_from_dict(
         json.loads((ROOT / "configs/models/bert_large.json").read_text()), "bert_large.json"
     )
-    with tf.Graph().as_default():  # a graph holds no values: 1.3 GB that are not needed to count
-        variables = BertPretrainer(sizes).trainable_variables
+    variables = symbolic_model(lambda: BertPretrainer(sizes)).trainable_variables
     assert len(variables) == 398
     assert sum(variable.shape.num_elements() for variable in variables) == 336_226_108
 
@@ -83,9 +83,9 @@ def test_initial_weights_are_truncated_normal_and_follow_from_the_seed():
 def test_split_seeds_are_the_same_in_compiled_functions_and_differ():
     split = lambda seed: tf.stack(layers.split_seed(seed, 50))
     seeds = [tf.constant(seed) for seed in ([1, 2], [2, 1], [1, 2, 0], [-1, 2**31 - 1])]
-    found = [split(seed).numpy() for seed in seeds]
+    found, compiled = [split(seed).numpy() for seed in seeds], tf.function(split, jit_compile=True)
     for seed, expected in zip(seeds, found):
-        np.testing.assert_array_equal(tf.function(split, jit_compile=True)(seed), expected)
+        np.testing.assert_array_equal(compiled(seed), expected)
     halves = np.concatenate(found).T  # 200 numbers of each: two of 2^32 hardly are the same
     assert all(len(np.unique(half)) == 200 for half in halves)
     assert layers.split_seed(None, 2) == [None, None]
@@ -174,12 +174,13 @@ def test_variables_are_absent_and_no_others():
         assert len(gone) == counts.get(key, 1), key
 
 
-@OPERATIONS
-@pytest.mark.parametrize(
-    "key", ["use_qkv_bias", *map(slow, ("use_attention_projection_bias", "use_prediction_bias"))]
-)
-def test_an_absent_bias_is_a_bias_of_zeros(key, kernels):
-    without = randomised(BertPretrainer(BertConfig(**TINY, **{key: False}), kernels))
+BIASES = ("use_qkv_bias", "use_attention_projection_bias", "use_prediction_bias")
+
+
+@pytest.mark.parametrize("kernels", [slow("plain"), "fused"])
+@pytest.mark.parametrize("keys", [BIASES, *(slow([key]) for key in BIASES)], ids="+".join)
+def test_an_absent_bias_is_a_bias_of_zeros(keys, kernels):
+    without = randomised(BertPretrainer(BertConfig(**TINY, **dict.fromkeys(keys, False)), kernels))
     model = BertPretrainer(BertConfig(**TINY), kernels)
     own = {variable.name: variable for variable in without.variables}
     for variable in model.variables:
