@@ -35,12 +35,16 @@ MIRRORED = dict(
 # SQuAD
 
 
+ONE_GRAPH = dict(impossible=True, num_train_epochs=4, learning_rate=2e-2)  # of all runs with these settings
+
+
 @pytest.mark.parametrize("impossible", [slow(False), True])
 def test_squad_from_files_to_scores_and_predictions(squad, tmp_path, impossible):
-    epochs, folder = 2 if impossible else 20, tmp_path / "run"
-    settings = dict(do_predict=True, steps_per_loop=40, steps_between_eval=80)
-    result = run(squad(impossible, num_train_epochs=epochs, **settings))
-    assert result.status == "finished" and result.step == 8 * epochs  # steps of an epoch follow from the data
+    folder, settings = tmp_path / "run", ONE_GRAPH if impossible else dict(num_train_epochs=20)
+    settings = dict(settings, do_predict=True, steps_per_loop=40, steps_between_eval=80)
+    result = run(squad(**settings))
+    assert result.status == "finished"
+    assert result.step == 8 * settings["num_train_epochs"]  # steps of an epoch follow from the data
     assert impossible or 0.5 < result.scores["f1"] <= 1  # by chance: 0.33
     files = {"predictions.json", "nbest_predictions.json"} | ({"null_odds.json"} if impossible else set())
     assert files <= {path.name for path in folder.iterdir()}
@@ -137,8 +141,9 @@ def test_squad_scores_do_not_depend_on_replicas_and_buckets(squad):
 def test_the_pooler_of_squad_comes_from_the_checkpoint_and_a_head_that_it_lacks_predicts_nothing(
     squad, glue, tmp_path
 ):
-    run(squad(model_dir="first"))
-    run(squad(init_checkpoint=str(tmp_path / "first")))
+    settings = dict(ONE_GRAPH, do_eval=False, stop_steps=1)
+    run(squad(model_dir="first", **settings))
+    run(squad(init_checkpoint=str(tmp_path / "first"), **settings))
     newest = [tf.train.latest_checkpoint(str(tmp_path / name)) for name in ("first", "run")]
     readers = map(tf.train.load_checkpoint, newest)
     np.testing.assert_array_equal(*(reader.get_tensor("bert/pooler/dense/kernel") for reader in readers))
@@ -148,14 +153,14 @@ def test_the_pooler_of_squad_comes_from_the_checkpoint_and_a_head_that_it_lacks_
 
 
 def test_best_checkpoint_is_kept_and_scored(squad, tmp_path):
-    result = run(squad(num_train_epochs=8, keep_checkpoints=1, learning_rate=2e-2))
+    result = run(squad(**ONE_GRAPH, keep_checkpoints=1))
     lines = read_metrics(str(tmp_path / "run"))
     evaluations = {line["step"]: line["f1"] for line in lines if line["split"] == "eval"}
-    assert sorted(evaluations) == list(range(8, 65, 8))
+    assert sorted(evaluations) == [8, 16, 24, 32]
     f1, best_step = result.scores["f1"], result.scores["best_step"]
     assert f1 == pytest.approx(max(evaluations.values())) and evaluations[best_step] == pytest.approx(f1)
-    assert all((tmp_path / "run" / f"ckpt-{step}.index").exists() for step in (best_step, 64))
-    again = run(squad(num_train_epochs=8, keep_checkpoints=1, learning_rate=2e-2, do_train=False))
+    assert all((tmp_path / "run" / f"ckpt-{step}.index").exists() for step in (best_step, 32))
+    again = run(squad(**ONE_GRAPH, keep_checkpoints=1, do_train=False))
     assert again.step == best_step and again.scores["f1"] == pytest.approx(f1)
 
 
@@ -223,8 +228,15 @@ KINDS = ("ax", "stsb")  # pairs and a test set of another task, scores
     "name", [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow) for name in glue_tasks.TASKS]
 )
 def test_every_glue_task_runs_from_files_to_predictions(glue, tmp_path, name):
-    task = glue_tasks.find_task(name)
-    result = run(glue(name, dict(train=10, dev=9, test=7), do_predict=True))
+    task, learns = glue_tasks.find_task(name), name == "ax"
+    rows, epochs = (64, 6) if learns else (10, 1)
+    config = glue(name, dict(train=rows, dev=9, test=7), do_predict=True, num_train_epochs=epochs)
+    if learns:  # a colour for each label
+        for path in (tmp_path / "glue").rglob("*.tsv"):
+            coloured = re.sub(r"cell (\d+) \d+", lambda cell: COLOURS[int(cell[1]) % 3], path.read_text())
+            path.write_text(coloured)
+    result = run(config)
+    assert not learns or result.scores["accuracy"] > result.baseline_score + 0.2
     assert result.status == "finished" and np.isfinite(result.eval_loss)
     assert set(task.metrics) <= set(result.scores)
     lines = (tmp_path / "run" / task.submission_file).read_text().splitlines()
@@ -250,11 +262,6 @@ def red_or_blue(tmp_path):
             words = generator.choice(["ball", "box", "sky", "sea", str(colour)], 4)
             lines.append(f"{' '.join(words)} {colour}\t{int(colour == 'red')}\n")
         (folder / f"{name}.tsv").write_text("".join(lines))
-
-
-def test_glue_learns(glue, red_or_blue):
-    learned = run(glue("sst2", model_dir="learned", num_train_epochs=6))
-    assert learned.scores["accuracy"] > learned.baseline_score + 0.2
 
 
 @pytest.mark.slow

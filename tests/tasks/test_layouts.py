@@ -88,17 +88,13 @@ def whole_set(config):
 
 
 def loss_and_gradients(task, model, batch):
-    @tf.function(autograph=False, reduce_retracing=True)
-    def step(batch):
-        with tf.GradientTape() as tape:
-            terms = task.terms(model(batch), batch)
-            name = next(iter(task.losses))
-            loss = terms[name][0] / terms[name][1]
-        gradients = tape.gradient(loss, model.trainable_variables)
-        return {key: value / weight for key, (value, weight) in terms.items()}, gradients
-
-    means, gradients = step(batch)
-    return {name: float(value) for name, value in means.items()}, gradients
+    """Returns them eagerly: one batch is computed sooner than a graph is traced."""
+    with tf.GradientTape() as tape:
+        terms = task.terms(model(batch), batch)
+        name = next(iter(task.losses))
+        loss = terms[name][0] / terms[name][1]
+    means = {key: float(value / weight) for key, (value, weight) in terms.items()}
+    return means, tape.gradient(loss, model.trainable_variables)
 
 
 def assert_same_gradients(model, ours, theirs, zero: tuple[str, ...]) -> None:
@@ -146,14 +142,12 @@ def test_losses_gradients_and_outputs_are_those_of_a_sequence_a_row(files, name,
 @pytest.mark.parametrize("name,file", [("squad", "predictions.json"), slow("rte", "RTE.tsv")])
 def test_predictions_are_those_of_a_sequence_a_row(files, tmp_path, name, file):
     """The last batch is filled up."""
-    run(files(name))
-    scores, folders = [], {"run": {}, "packed": PACK, "unpadded": UNPAD}
-    for folder, settings in folders.items():
-        if settings:
-            shutil.copytree(tmp_path / "run", tmp_path / folder)
+    expected = pytest.approx(run(files(name, do_predict=True)).scores, abs=1e-5)
+    without = shutil.ignore_patterns(file, "nbest_*")
+    for folder, settings in {"packed": PACK, "unpadded": UNPAD}.items():
+        shutil.copytree(tmp_path / "run", tmp_path / folder, ignore=without)
         result = run(files(name, model_dir=folder, do_train=False, do_predict=True, **settings))
-        scores.append(pytest.approx(result.scores, abs=1e-5))
-        assert scores[0] == result.scores, folder
+        assert expected == result.scores, folder
         assert (tmp_path / folder / file).read_bytes() == (tmp_path / "run" / file).read_bytes(), folder
         assert not list((tmp_path / folder).glob("predictions-*"))  # nothing other was there before
         if name == "squad":
