@@ -24,8 +24,8 @@ FREE = frozenset(
     use_synthetic_data generated_data compile_only device_warmup mllog_file
     submission_org submission_platform submission_division submission_status num_runs n_best_size
     max_answer_length max_query_length doc_stride null_score_diff_threshold bert_config_file do_lower_case
-    early_stopping_patience wandb wandb_name num_steps_per_epoch num_train_epochs warmup_proportion profile_steps
-    profile_memory""".split()
+    early_stopping_patience wandb wandb_name num_steps_per_epoch num_train_epochs warmup_proportion
+    profile_steps profile_memory""".split()
 )
 _MOST = 8  # states that are kept
 

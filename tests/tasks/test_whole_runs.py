@@ -1,7 +1,6 @@
 """GroupBERT end to end, pre-trained, fine-tuned on SQuAD and RTE from that, packed too, and asked; runs that
 export their best weights when they have ended."""
 
-import dataclasses
 import json
 
 import pytest
@@ -12,6 +11,7 @@ from official import inference
 from official.cli import train
 from official.inference import load
 from official.io.errors import ConfigError
+from official.reporting.result import TrainResult
 from tests.conftest import TINY
 from tests.run_folders import run
 
