@@ -109,7 +109,7 @@ SCORES = {"one": "accuracy", "several": "micro_f1", "number": "spearman", "choic
 
 @pytest.mark.parametrize("kind", ["one", slow("several"), slow("number"), slow("choice")])
 def test_every_kind_of_label_is_learned(table, tmp_path, kind):
-    result = run(table(kind, model_dir=kind, steps_per_loop=40, steps_between_eval=54))
+    result = run(table(kind, model_dir=kind, steps_per_loop=54, steps_between_eval=54))
     assert result.status == "finished" and result.scores[SCORES[kind]] > 0.7, result.scores
     kept = json.loads((tmp_path / kind / "labels.json").read_text())
     written = json.loads((tmp_path / kind / "result.json").read_text())

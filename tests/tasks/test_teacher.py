@@ -33,7 +33,7 @@ def fixture_folder(table, tmp_path):
         (tmp_path / "other.txt").write_text("\n".join(VOCABULARY.split()[::-1]) + "\n")
         model = {**table().model.__dict__, "hidden_size": 64}
         own = dict(model=model, vocab_file=f"{tmp_path}/other.txt", model_dir="teacher")
-        config = table(**own, num_train_epochs=8, steps_per_loop=40, steps_between_eval=144)
+        config = table(**own, num_train_epochs=8, steps_per_loop=48, steps_between_eval=144)
         assert run(config).scores["accuracy"] > 0.9
         TEACHERS.append(config.model_dir)
     return TEACHERS[0]
