@@ -214,7 +214,7 @@ def test_a_record_that_cannot_be_packed_is_named(make_config, tmp_path):
         some = short_examples(EACH)
         getattr(some, name)[wrong] = 12
         path = write_records(tmp_path / name, encoding.encode(some, "plain"))
-        loop = make_loop(make_config(input_files=path, average_sequences_per_pack=2.0, **PACKED))
+        loop = make_loop(make_config(input_files=path, **PACKED))
         if name == "first_lengths":
             assert len(list(loop.task.train_dataset(8, 8, loop.order()).take(2))) == 2
             continue
@@ -248,9 +248,9 @@ def test_an_evaluation_rule_counts_sequences(make_config):
 
 def test_only_tokens_and_predictions_that_count_are_computed(make_config, short_files):
     """Logits are made of as many predicted tokens as have a weight, up to what fills them up."""
-    loop = make_loop(make_config(input_files=short_files, **UNPAD))
-    batch = next(iter(loop.task.train_dataset(64, 64, loop.order())))
-    logits_QV, relation_B2 = loop.task.build_model()(batch)
+    task = found_task(make_config(input_files=short_files, **UNPAD))
+    batch = next(iter(task.train_dataset(64, 64, TrainingOrder(0))))
+    logits_QV, relation_B2 = task.build_model()(batch)
     predicted = int(tf.reduce_sum(batch["masked_lm_weights"]))
     assert predicted <= logits_QV.shape[0] < predicted + 8 <= 64 * 3 and relation_B2.shape == (64, 2)
 

@@ -59,7 +59,7 @@ PACKED = dict(pack_on_the_fly=True)
 MIRRORED = dict(replicas(2), num_accumulation_steps=2)
 TWO, FOUR = dict(num_accumulation_steps=2), dict(num_accumulation_steps=4)
 CASES = [slow(PACKED | TWO, pipeline(4, 4, pipeline_schedule="gpipe"))]
-CASES += [(dict(FINE_TUNING, task="squad"), pipeline(2, 2))]
+CASES += [(dict(FINE_TUNING, task="squad", model=dict(num_hidden_layers=2)), pipeline(2, 2))]
 CASES += [slow(MIRRORED, pipeline(2, 4, all_reduce_alg=None)), slow(TWO, pipeline(1, 1))]
 CASES += [slow(dict(TWO, objective="mlm"), pipeline("emb / hid*3 / mlm", 3))]
 CASES += [slow(FOUR | each, pipeline(4, 4)) for each in ({}, dict(model=GROUPBERT))]

@@ -12,7 +12,7 @@ from official.optimization.optimizers import NativeOptimizer
 from official.optimization.train_state import LossScale
 from official.training import resume, run_lock
 from tests.conftest import slow
-from tests.run_folders import assert_same_state, run, state_of
+from tests.run_folders import assert_same_state, state_of
 from tests.training.test_training import (
     DROPOUT,
     LOCAL,
@@ -79,20 +79,19 @@ def test_a_step_casts_no_kernel_and_no_gradient_of_one(make_config):
     assert after < before - 20
 
 
-def test_copies_follow_what_changes_the_weights_from_outside(make_config):
-    loop = make_loop(make_config(dtype="bf16"))
+# Of two replicas that send the sums of their micro batches in two bytes. Three tests share its graph.
+NARROW = dict(dtype="bf16", kernels="native", allreduce_dtype="float16", loss_scale="dynamic", **LOCAL)
+NARROW |= dict(num_accumulation_steps=2, learning_rate=1e-3, **replicas(2))
+
+
+def test_copies_follow_the_weights_and_an_update_that_is_skipped_changes_nothing_but_the_scale(make_config):
+    loop = make_loop(make_config(**NARROW))
     iterator = loop._train_iterator()
     run_steps(loop, iterator, 1)
     for variable in loop.state.model.trainable_variables:
         variable.assign(variable * 0.5)
     run_steps(loop, iterator, 0)
     assert_copies(loop)
-
-
-def test_an_update_that_is_skipped_changes_nothing_but_the_scale(make_config):
-    loop = make_loop(make_config(**replicas(2), dtype="bf16", loss_scale="dynamic"))
-    iterator = loop._train_iterator()
-    run_steps(loop, iterator, 1)
     loop.state.loss_scale.scale.assign(3e38)  # the loss overflows
     before = values(loop.state)
     totals = run_steps(loop, iterator, 1)
@@ -108,9 +107,10 @@ def test_an_update_that_is_skipped_changes_nothing_but_the_scale(make_config):
 @pytest.mark.parametrize("kernels", [("native", "fused"), slow(("fused", "native"))])
 def test_a_checkpoint_of_one_is_a_checkpoint_of_the_other(make_config, kernels, tmp_path):
     first, second = kernels
-    shared = dict(dtype="bf16", num_steps_per_epoch=8, steps_per_loop=2, stop_steps=2)
-    run(make_config(**shared, kernels=first))
-    config = make_config(**shared, kernels=second)
+    ours = make_loop(make_config(**{**NARROW, "kernels": first}))
+    run_steps(ours, ours._train_iterator(), 2)
+    ours.manager.save(2)
+    config = make_config(**{**NARROW, "kernels": second})
     loop = make_loop(config)
     resume.restore(config, loop.manager, loop.state, run_lock.PreviousRun(config.model_dir), loop.task, list)
     saved = state_of(config.model_dir, 2)
@@ -123,7 +123,6 @@ def test_a_checkpoint_of_one_is_a_checkpoint_of_the_other(make_config, kernels, 
 
 
 DTYPES = ("bfloat16", "float16")
-CLIPPED = dict(clip_scope="micro_batch", loss_normalization="local")
 EPSILON = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}  # of rounding once
 
 
@@ -178,7 +177,8 @@ def test_float16_sends_the_gradient_times_the_loss_scale_and_nothing_larger(make
     "settings",
     [
         slow(dict(allreduce_dtype="bfloat16", dtype="bf16")),
-        dict(allreduce_dtype="float16", loss_scale="dynamic", num_accumulation_steps=2, **CLIPPED),
+        NARROW,
+        slow(dict(allreduce_dtype="float16", loss_scale="dynamic", num_accumulation_steps=2, **LOCAL)),
         slow(dict(allreduce_dtype="float16", dtype="fp16")),
         slow(dict(allreduce_dtype="bfloat16", explicit_allreduce=True, allreduce_bytes_per_pack=5000)),
     ],
