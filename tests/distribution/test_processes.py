@@ -116,12 +116,13 @@ SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("packed", 
 
 
 @pytest.mark.parametrize("kind", ["plain", *SLOW_KINDS])
-def test_two_workers_end_with_the_weights_of_one_process(workspace, tmp_path, capsys, kind):
-    """The one process runs until a signal, saves, and prints how to go on. While the two run, a second run on
-    their folder is refused. Packed rows: as many sequences, too, which differ from worker to worker. Of chief and worker, as
+def test_two_workers_end_with_the_weights_of_one_process(workspace, tmp_path, capsys, monkeypatch, kind):
+    """One that runs until a signal, and prints how to go on. A second run on the folder of two is refused.
+    Packed rows: as many sequences, too, which differ from worker to worker. Of chief and worker, as
     TF_CONFIG says it there, both are number 0 of their kind, and one of them writes."""
     shared = dict(bert_config_file=workspace / "plain.json", num_steps_per_epoch=100000, learning_rate=1e-3)
     shared |= dict(of_kind(kind, workspace), do_eval="true", steps_between_eval=8, keep_checkpoints=10000)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
     signals.watch()
     threading.Thread(target=interrupt_after, args=[tmp_path / "one" / "ckpt-12.index"], daemon=True).start()
     assert train_command.main(flags_of(workspace, tmp_path / "one", **shared)) == 143
@@ -129,7 +130,7 @@ def test_two_workers_end_with_the_weights_of_one_process(workspace, tmp_path, ca
     assert result["status"] == "interrupted" and result["checkpoint"].endswith(f"ckpt-{result['step']}")
     assert state_of(tmp_path / "one", result["step"])["global_step"] == result["step"]
     output = capsys.readouterr().out
-    assert "Resume with: " in output and f"--model_dir={tmp_path}/one" in output
+    assert f"Resume with: {sys.executable} train.py" in output and f"--model_dir={tmp_path}/one" in output
     shared["stop_steps"] = 8
     is_narrow = kind == "narrow sums"
     if kind != "packed":
@@ -153,7 +154,6 @@ def test_two_workers_end_with_the_weights_of_one_process(workspace, tmp_path, ca
     if not is_narrow:
         assert_close(ours, theirs)
     lines, others = untimed_metrics(tmp_path / "two"), untimed_metrics(tmp_path / "one")
-    assert len(lines) == 3
     for line, other in zip(lines, others[:3], strict=True):
         assert (line["split"], line["step"]) == (other["split"], other["step"])
         assert line["loss"] == pytest.approx(other["loss"], rel=1e-2 if is_narrow else 1e-4)

@@ -53,45 +53,40 @@ def test_the_first_process_is_watched_too():
 
 
 def test_a_process_that_is_cut_off_is_silent():
-    processes = Processes(silence_secs=0.5, running=(0, 1))
+    processes, alone = Processes(silence_secs=0.5, running=(0, 1)), Processes(0.5, running=(1,))
     assert processes.wait_for(0, 1) == ["c:3 (rank 2) has been silent for 0.5 s"] * 2
     # Who waits in vain for the first process says so.
-    assert Processes(0.5, running=(1,)).wait_for(1) == ["a:1 (rank 0) has been silent for 0.5 s"]
+    assert alone.wait_for(1) == ["a:1 (rank 0) has been silent for 0.5 s"]
 
 
-def test_a_process_that_does_not_go_on_is_named():
-    processes = Processes(silence_secs=0.6, stall_secs=1.0)
+def test_a_process_that_does_not_go_on_is_named_and_all_in_one_step_are_no_process_but_a_limit():
+    processes, equal = (Processes(silence_secs=0.6, stall_secs=1.0) for _ in range(2))
     for rank in (0, 2):
         processes.watches[rank].note_passed()
     assert processes.wait_for(0, 1, 2) == ["b:2 (rank 1) has kept the others waiting for 1 s"] * 3
+    assert "all processes have been in the same step" in equal.wait_for(0)[0]
 
 
-def test_all_in_one_step_is_no_process_but_a_limit():
-    processes = Processes(silence_secs=0.6, stall_secs=1.0)
-    assert "all processes have been in the same step" in processes.wait_for(0)[0]
-
-
-@pytest.mark.parametrize("silence_secs,stall_secs,secs", [(0.5, 1.0, 2.0), (60.0, 0.5, 0.8)])
-def test_processes_that_go_on_are_left_alone(silence_secs, stall_secs, secs):
-    processes = Processes(silence_secs, stall_secs)
-    deadline = time.monotonic() + secs
+def test_processes_that_go_on_are_left_alone():
+    several = Processes(0.5, 1.0), Processes(60.0, 0.5)
+    deadline = time.monotonic() + 2.0
     while time.monotonic() < deadline:
-        for watch in processes.watches.values():
+        for watch in (*several[0].watches.values(), *several[1].watches.values()):
             watch.note_passed()
         time.sleep(0.02)
-    assert processes.lost == {}
-    for watch in processes.watches.values():
+    assert [each.lost for each in several] == [{}, {}]
+    for watch in (*several[0].watches.values(), *several[1].watches.values()):
         watch.end()
-    assert processes.lost == {}
+    assert [each.lost for each in several] == [{}, {}]
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
-def test_who_has_done_its_part_is_not_lost(order):
-    processes = Processes(silence_secs=0.5)
-    for rank in order:
-        processes.watches[rank].end()
+def test_who_has_done_its_part_is_not_lost():
+    forward, backward = Processes(silence_secs=0.5), Processes(silence_secs=0.5)
+    for rank in range(3):
+        forward.watches[rank].end()
+        backward.watches[2 - rank].end()
         time.sleep(0.3)
-    assert processes.lost == {}
+    assert forward.lost == backward.lost == {}
 
 
 def test_who_knows_better_tells_the_others():

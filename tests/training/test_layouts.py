@@ -214,7 +214,7 @@ def test_a_record_that_cannot_be_packed_is_named(make_config, tmp_path):
         some = short_examples(EACH)
         getattr(some, name)[wrong] = 12
         path = write_records(tmp_path / name, encoding.encode(some, "plain"))
-        loop = make_loop(make_config(input_files=path, **PACKED))
+        loop = make_loop(make_config(input_files=path, average_sequences_per_pack=2.0, **PACKED))
         if name == "first_lengths":
             assert len(list(loop.task.train_dataset(8, 8, loop.order()).take(2))) == 2
             continue

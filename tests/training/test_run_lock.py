@@ -111,7 +111,8 @@ def test_a_run_that_is_over_is_a_record(make_config, record_files, tmp_path, mon
     for model in ({"hidden_dropout_prob": 0.1}, {"num_hidden_layers": 2}, {"hidden_act": "relu"}):
         with pytest.raises(ConfigError, match=f"^model.{next(iter(model))} .* does not fit the run"):
             run(make_config(model, **shared))
-    many = dict(learning_rate=1e-3, train_batch_size=16, dtype="bf16", seed=7, beta_1=0.8, warmup_proportion=0.4)
+    many = dict(learning_rate=1e-3, train_batch_size=16, dtype="bf16", seed=7, beta_1=0.8)
+    many["warmup_proportion"] = 0.4
     with pytest.raises(ConfigError) as error:
         run(make_config(**shared, **many))
     assert all(name in str(error.value) for name in many) and files_of(folder) == before
