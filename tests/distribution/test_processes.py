@@ -21,7 +21,7 @@ from official.data.records import schema as schema_lib
 from official.io import signals
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
-from tests.conftest import ROOT, TINY, make_records, write_records
+from tests.conftest import ROOT, TINY, make_records, slow, write_records
 from tests.records import short_examples
 from tests.run_folders import assert_same_run, assert_same_state, run, state_of, untimed_metrics
 from tests.training.test_training import assert_close
@@ -112,10 +112,7 @@ def interrupt_after(path) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-SLOW_KINDS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("packed", "narrow sums")]
-
-
-@pytest.mark.parametrize("kind", ["plain", *SLOW_KINDS])
+@pytest.mark.parametrize("kind", ["plain", slow("packed"), slow("narrow sums")])
 def test_two_workers_end_with_the_weights_of_one_process(workspace, tmp_path, capsys, monkeypatch, kind):
     """One that runs until a signal, and prints how to go on. A second run on the folder of two is refused.
     Packed rows: as many sequences, too, which differ from worker to worker. Of chief and worker, as

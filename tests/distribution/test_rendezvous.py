@@ -228,7 +228,6 @@ def test_only_errors_of_peers_are_lost_peers():
 CODE = """
 import ctypes, sys, time
 from unittest import mock
-
 sys.modules["tensorflow"] = mock.MagicMock()  # takes seconds to import, and no part in this
 from official.distribution import heartbeat
 

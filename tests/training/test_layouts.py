@@ -207,6 +207,7 @@ def test_numbers_that_contradict_each_other_are_refused(make_config, given, shor
     assert_refused(lambda settings: found_task(make_config(**settings)), cases)
 
 
+@pytest.mark.slow
 def test_a_record_that_cannot_be_packed_is_named(make_config, tmp_path):
     """A masked token of a neighbour's; what is no token has no segment either, and is read."""
     fault = "masked_lm_positions are not ascending positions"
