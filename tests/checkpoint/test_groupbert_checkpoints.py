@@ -20,6 +20,7 @@ from tests.modeling.models import randomised
 from tests.modeling.test_groupbert import config
 
 WITHOUT = {"use_qkv_bias": False, "use_attention_projection_bias": False, "use_cls_layer": False}
+ONE = {**TINY, "num_hidden_layers": 1}
 EXACT = Options.of(precision=32, use_cls_layer=True, with_optimizer=True)
 
 
@@ -50,6 +51,24 @@ def values(model) -> dict:
     return {name: variable.numpy() for name, variable in named(model).items()}
 
 
+def assert_initialises(model, path, of: str = "") -> initialize.InitReport:
+    """Checks that a checkpoint gives a model, whose weights are zeros, those that it had, or the ones whose
+    names begin with `of`. Leaves the model as it was."""
+    expected = values(model)
+    try:
+        for variable in model.variables:
+            variable.assign(tf.zeros_like(variable))
+        report = initialize.initialize(named(model), path)
+        found = values(model)
+        assert_same(
+            *({name: each[name] for name in each if name.startswith(of)} for each in (found, expected))
+        )
+    finally:
+        for name, variable in named(model).items():
+            variable.assign(expected[name])
+    return report
+
+
 def test_a_run_of_groupbert_is_told_from_graphcores_and_initialises_a_model(model, tmp_path):
     path = saved(model, tmp_path)
     opened = registry.open_checkpoint(path, "PATH")
@@ -57,10 +76,8 @@ def test_a_run_of_groupbert_is_told_from_graphcores_and_initialises_a_model(mode
     sizes = sidecar_files.sizes_of(opened.to_canonical().tensors)
     assert sizes == {key: getattr(config(), key) for key in sizes}
     assert {"block_type", "intermediate_size", "groupbert_conv_group_size"} <= sizes.keys()
-    fresh = BertPretrainer(config())
-    report = initialize.initialize(named(fresh), path)
+    report = assert_initialises(model, path)
     assert not report.fresh and len(report.read) == len(named(model))
-    assert_same(values(fresh), values(model))
 
 
 def test_to_graphcore_to_research_and_back_is_exact(model, tmp_path):
@@ -72,47 +89,43 @@ def test_to_graphcore_to_research_and_back_is_exact(model, tmp_path):
     assert_same({name: written[name] for name in values(model)}, values(model))
     assert_same(arrays_of(back), values(model))
     for path in (apps, there, back):
-        fresh = BertPretrainer(config())
-        initialize.initialize(named(fresh), path)
-        assert_same(values(fresh), values(model))
+        assert_initialises(model, path)
     home = convert(apps, "native", str(tmp_path / "e"), EXACT)["target"]["path"]
     before = arrays_of(start)
     assert_same(arrays_of(home), {name: before[name] for name in before if name != "samples"})
 
 
-def test_outputs_are_the_same_after_a_conversion(model, tmp_path):
-    start = saved(model, tmp_path / "a", sizes={**TINY, "layer_norm_eps": 1e-3, "block_type": "groupbert"})
+def test_outputs_are_the_same_after_a_conversion(tmp_path):
+    model = randomised(BertPretrainer(config(num_hidden_layers=1)))
+    start = saved(model, tmp_path / "a", sizes={**ONE, "layer_norm_eps": 1e-3, "block_type": "groupbert"})
     report = convert(start, "graphcore", str(tmp_path / "b"), EXACT, verify=verification.verify)
     assert report["verification"]["passed"]
     beside = json.loads((tmp_path / "b" / "bert_config.json").read_text())
     assert beside["block_type"] == "groupbert" and beside["groupbert_conv_group_size"] == 8
 
 
-def test_checkpoints_that_are_refused(model, tmp_path):
-    path, plain = saved(model, tmp_path / "a"), BertPretrainer(BertConfig(**TINY))
+def test_checkpoints_that_are_refused(model, without, tmp_path):
+    path = saved(model, tmp_path / "a")
     for target in ("google", "huggingface", "popart"):
         with pytest.raises(ConfigError, match="has no place for"):
             to(path, target, tmp_path / "b", num_attention_heads=4)
     with pytest.raises(ConfigError, match="does not fit the model"):
-        initialize.initialize(named(plain), path)
+        initialize.initialize(named(without), path)
     gone = "bert/encoder/layer_1/convolution/dwconv/weight"
     tensors = registry.open_checkpoint(path, "PATH").to_canonical().tensors
     path = write({name: tensors[name] for name in tensors if name != gone}, "native", tmp_path / "c")
     with pytest.raises(ConfigError, match=f"[Mm]issing: {gone}"):
         registry.open_checkpoint(path, "PATH").to_canonical()
     with pytest.raises(ConfigError, match=gone):
-        initialize.initialize(named(BertPretrainer(config())), path)
+        initialize.initialize(named(model), path)
 
 
 def test_absent_biases_become_zeros_where_a_format_has_them(without, tmp_path):
     start = saved(without, tmp_path / "a")
-    encoder = {name: value for name, value in values(without).items() if name.startswith("bert/e")}
     for target in ("google", "huggingface", "popart", "garden"):
         report = to(start, target, tmp_path / target, num_attention_heads=4)
         assert any("no such bias" in reason for reason in report["added"].values())
-        fresh = BertPretrainer(BertConfig(**TINY, **WITHOUT))
-        initialize.initialize(named(fresh), report["target"]["path"])
-        assert_same({name: values(fresh)[name] for name in encoder}, encoder)
+        assert_initialises(without, report["target"]["path"], of="bert/e")
     report = to(start, "graphcore", tmp_path / "b", num_attention_heads=4)  # which may lack them
     written = arrays_of(report["target"]["path"])
     assert not any("/attention/" in name and "bias" in name for name in written)
@@ -121,9 +134,9 @@ def test_absent_biases_become_zeros_where_a_format_has_them(without, tmp_path):
 
 
 def test_a_bias_that_is_not_zero_needs_its_variable(tmp_path):
-    whole = randomised(BertPretrainer(BertConfig(**TINY)))
+    whole = randomised(BertPretrainer(BertConfig(**ONE)))
     path = saved(whole, tmp_path)
-    lean = BertPretrainer(BertConfig(**TINY, use_qkv_bias=False))
+    lean = BertPretrainer(BertConfig(**ONE, use_qkv_bias=False))
     with pytest.raises(ConfigError, match="unexpected.*query/bias"):
         initialize.initialize(named(lean), path)
     for name, variable in named(whole).items():
@@ -135,7 +148,7 @@ def test_a_bias_that_is_not_zero_needs_its_variable(tmp_path):
 
 @pytest.mark.parametrize("transform", [True, False])
 def test_a_head_without_its_bias_converts_to_zeros_and_back_to_itself(transform, tmp_path):
-    sizes = {**TINY, "use_prediction_bias": False, "use_cls_layer": transform}
+    sizes = {**ONE, "use_prediction_bias": False, "use_cls_layer": transform}
     lean = randomised(BertPretrainer(BertConfig(**sizes)))
     start = saved(lean, tmp_path / "a", sizes)
     for target in ("google", "graphcore"):
@@ -143,19 +156,15 @@ def test_a_head_without_its_bias_converts_to_zeros_and_back_to_itself(transform,
         written = arrays_of(there)
         bias = written.get("cls/predictions/output_bias", np.ones(0) if not transform else None)
         assert bias.shape == (transform * TINY["vocab_size"],) and not bias.any()
-        fresh = BertPretrainer(BertConfig(**sizes))
-        assert not initialize.initialize(named(fresh), there).fresh
-        assert_same(values(fresh), values(lean))
-    again = BertPretrainer(BertConfig(**sizes))
-    assert not initialize.initialize(named(again), start).fresh
-    assert_same(values(again), values(lean))
+        assert not assert_initialises(lean, there).fresh
+    assert not assert_initialises(lean, start).fresh
 
 
 def test_the_epsilon_is_that_of_graphcores_code_unless_the_configuration_says_it(tmp_path):
     def epsilon_in(folder, name="config.json") -> float:
         return json.loads((tmp_path / folder / name).read_text())["layer_norm_eps"]
 
-    model = BertPretrainer(BertConfig(**TINY))
+    model = BertPretrainer(BertConfig(**ONE))
     start = saved(model, tmp_path / "a")
     bare = convert(start, "graphcore", str(tmp_path / "bare"), EXACT)
     path = bare["target"]["path"]
@@ -163,9 +172,9 @@ def test_the_epsilon_is_that_of_graphcores_code_unless_the_configuration_says_it
     back = to(path, "huggingface", tmp_path / "hf", num_attention_heads=4)
     assert epsilon_in("hf") == 1e-3
     assert "layer_norm_eps=0.001 is assumed, the default of Graphcore TF1" in "".join(back["notes"])
-    own = initialize.initialize(named(model), path, BertConfig(**TINY)).describe()
+    own = initialize.initialize(named(model), path, BertConfig(**ONE)).describe()
     assert "layer_norm_eps=1e-12 is the model's, Graphcore TF1's is 0.001" in own
-    same = BertConfig(**{**TINY, "layer_norm_eps": 1e-3})
+    same = BertConfig(**{**ONE, "layer_norm_eps": 1e-3})
     assert "layer_norm_eps" not in initialize.initialize(named(model), path, same).describe()
     options = dict(num_attention_heads=4, precision=32, use_cls_layer=True)
     told = to(start, "graphcore", tmp_path / "told", **options)
