@@ -57,31 +57,37 @@ def slow(*cases: dict) -> list:
 
 AGAIN = [dict(recompute=again, seed=SEED) for again in ("attention", "block")]
 GROUPBERT = dict(block_type="groupbert")
+OPERATIONS = dict(seed=SEED, shared=True, hidden_act="gelu_erf")
+ONE = dict(num_hidden_layers=1)  # where the order of layers is not the matter
 CASES = [
     # Operations.
-    dict(kernels="fused"),
+    *slow(dict(kernels="fused")),
     dict(kernels="native"),
-    *slow(dict(kernels="fused", seed=SEED, shared=True, hidden_act="gelu_erf")),
-    dict(kernels="native", seed=SEED, shared=True, hidden_act="gelu_erf"),
+    *slow(*(dict(OPERATIONS, kernels=kernels) for kernels in ("fused", "native"))),
     *slow(dict(kernels="fused", seed=SEED, batch="packed", jit_compile=True)),  # --enable_xla: the same masks
     # Types.
     *slow(*(dict(policy=policy) for policy in POLICIES)),
     *slow(*(dict(kernels="fused", seed=SEED, shared=True, policy=policy) for policy in POLICIES)),
     *slow(*(dict(kernels="native", seed=SEED, shared=True, policy=policy) for policy in POLICIES)),
     *slow(dict(GROUPBERT, batch="packed", kernels="fused", policy="mixed_float16")),
-    dict(kernels="fused", batch="packed", by_sequence=True, policy="mixed_bfloat16"),
+    *slow(dict(kernels="fused", batch="packed", by_sequence=True, policy="mixed_bfloat16")),
+    dict(kernels="fused", shared=True, policy="mixed_bfloat16"),
     # Sequence by sequence.
     *slow(dict(kernels="fused", seed=SEED, batch="packed", by_sequence=True)),
     # Only the vectors that heads read, in the last block.
     dict(narrow=True),
-    dict(narrow=True, kernels="fused", name="sequence"),
+    dict(ONE, narrow=True, kernels="fused", name="sequence"),
     *slow(dict(narrow=True, kernels="fused", **GROUPBERT)),
     *slow(*(dict(narrow=True, kernels="fused", shared=True, batch="packed", name=name) for name in MODELS)),
-    *(
-        dict(narrow=True, kernels="fused", batch="packed", by_sequence=True, name=name)
-        for name in ("pretrainer", "sequence")  # spans read padding, which is zero sequence by sequence
+    # Spans read padding, which is zero sequence by sequence.
+    dict(ONE, narrow=True, kernels="fused", batch="packed", by_sequence=True, sizes=any_rows),
+    *slow(
+        *(
+            dict(narrow=True, kernels="fused", batch="packed", by_sequence=True, name=name)
+            for name in ("pretrainer", "sequence")
+        )
     ),
-    dict(narrow=True, batch="predicted first"),
+    dict(ONE, narrow=True, batch="predicted first"),
     dict(narrow=True, kernels="fused", recompute="attention", shared=True),
     *slow(dict(narrow=True, kernels="fused", recompute="block")),
     *slow(*(dict(GROUPBERT, narrow=True, kernels="fused", batch="packed", name=name) for name in MODELS)),
@@ -90,8 +96,9 @@ CASES = [
     *slow(dict(unpad=True, kernels="fused"), dict(unpad=True, kernels="fused", narrow=True, name="sequence")),
     *slow(*(dict(GROUPBERT, unpad=True, kernels="fused", narrow=narrow) for narrow in (False, True))),
     # What is computed again in the backward pass.
-    *(dict(each, shared=True, tolerance=EXACT) for each in AGAIN),
+    *(dict(ONE, **each, shared=True, tolerance=EXACT) for each in AGAIN),
     *slow(
+        *(dict(each, shared=True, tolerance=EXACT) for each in AGAIN),
         *(dict(each, kernels="fused", num_hidden_layers=1) for each in AGAIN),
         dict(AGAIN[1], kernels="fused", jit_compile=True, num_hidden_layers=1),
         *(dict(each, tolerance=EXACT, **more) for each in AGAIN for more in (GROUPBERT, dict(name="span"))),
@@ -100,13 +107,13 @@ CASES = [
         *(dict(each, kernels="fused", batch="packed", **GROUPBERT) for each in AGAIN),
     ),
     # A graph need not know the sizes of a batch.
-    dict(kernels="native", seed=SEED, sizes=any_size, name="span"),
+    dict(ONE, **OPERATIONS, kernels="native", sizes=any_size, name="span"),
     *slow(
         dict(kernels="fused", seed=SEED, shared=True, batch="packed", sizes=any_size),
         dict(kernels="fused", seed=SEED, batch="packed", sizes=any_size, name="sequence"),
         dict(GROUPBERT, kernels="fused", seed=SEED, shared=True, batch="packed", sizes=any_size),
+        dict(kernels="fused", seed=SEED, shared=True, batch="packed", by_sequence=True, sizes=any_rows),
     ),
-    dict(kernels="fused", seed=SEED, shared=True, batch="packed", by_sequence=True, sizes=any_rows),
 ]
 OF_SIZES = ("block_type", "hidden_act", "num_hidden_layers")
 
@@ -166,7 +173,7 @@ def test_a_model_is_the_plain_one(case):
     ],
 )
 def test_packed_sequences_are_the_separate_ones(block_type, kernels):
-    config = BertConfig(**TINY, **GROUPS, block_type=block_type)
+    config = BertConfig(**{**TINY, **ONE}, **GROUPS, block_type=block_type)
     model = models.randomised(BertPretrainer(config, kernels, shared=kernels == "fused"))
     (masked, relation), gradients = models.outputs_and_gradients(model, models.packed())
     (masked_alone, relation_alone), expected = models.outputs_and_gradients(model, models.separate())
@@ -174,7 +181,7 @@ def test_packed_sequences_are_the_separate_ones(block_type, kernels):
     models.assert_same((found, gradients), ([masked_alone, relation_alone], expected), 1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, dict(narrow=True), dict(by_sequence=True)], ids=str)
+@pytest.mark.parametrize("options", [dict(narrow=True), dict(by_sequence=True)], ids=str)
 def test_dropout_is_a_function_of_the_seed(options):
     model = models.randomised(BertPretrainer(BertConfig(**{**TINY, **models.RATES}), **options))
     batch = BATCHES["packed" if "by_sequence" in options else "rows"]
