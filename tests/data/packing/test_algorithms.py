@@ -54,7 +54,7 @@ def histograms(draw) -> Histogram:
 
 
 @pytest.mark.parametrize("algorithm", algorithms.ALGORITHMS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(histogram=histograms(), depth=st.integers(1, 13))
 def test_every_sequence_once_and_no_row_over_length_or_depth(algorithm, histogram, depth):
     if not histogram.sequences:
@@ -71,7 +71,7 @@ def of_random_lengths(seed: int) -> Histogram:
     return Histogram(np.array([0, *rng.integers(0, 10 ** rng.integers(1, 6), length)], np.int64))
 
 
-@pytest.mark.parametrize("name", [slow("squad_v1.1_384"), 1, 2])
+@pytest.mark.parametrize("name", [slow("squad_v1.1_384"), 1, slow(2)])
 def test_without_an_algorithm_no_single_one_has_fewer_rows(name):
     histogram, best = read(name) if isinstance(name, str) else of_random_lengths(name), {}
     for depth in (2, 3):
@@ -102,15 +102,18 @@ def fewest_rows(left: tuple[int, ...], length: int, depth: int) -> int:
     return min(found)
 
 
-@pytest.mark.parametrize("algorithm, over", [("spfhp", 3), ("lpfhp", 1), ("nnlshp", 2), slow("ennlshp", 2)])
-def test_tiny_sets_take_about_as_few_rows_as_trying_all_ways(algorithm, over):
+@pytest.mark.parametrize(
+    "algorithm, over, step",
+    [("spfhp", 3, 1), ("lpfhp", 1, 1), ("nnlshp", 2, 3), slow("nnlshp", 2, 1), slow("ennlshp", 2, 1)],
+)
+def test_tiny_sets_take_about_as_few_rows_as_trying_all_ways(algorithm, over, step):
     """SPFHP, as published, puts a length into a row once: five of one token take five rows, not two."""
     length, depth, best = 7, 3, 0
     sets = [
         some
         for count in (1, 3, 5)
         for some in itertools.combinations_with_replacement((6, 5, 4, 3, 2, 1), count)
-    ]
+    ][::step]
     for lengths in sets:
         histogram = Histogram.of_lengths(lengths, length)
         plan = algorithms.plan_by_algorithm(histogram, algorithm, depth).plan
