@@ -89,7 +89,7 @@ def written(monkeypatch) -> list[pathlib.Path]:
 # The same bytes
 
 
-@each_job
+@pytest.mark.parametrize("name", ["create", slow("prepare"), slow("pack")])
 def test_the_number_of_processes_changes_no_byte_but_the_seed_does(run, tmp_path, name):
     forkserver._forkserver._stop()  # else that of the first job, and each process loads what this one needs
     for workers in (1, 2):
@@ -121,9 +121,8 @@ def test_regrouping_changes_no_byte(run, tmp_path, monkeypatch, name, module):
         monkeypatch.setattr(compaction, "BITS", bits)
         monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6 if levels else 1)
         run(name, tmp_path / f"{bits}-{levels}")
-        whole = tmp_path / (
-            "8-0" if name == "create" else "plain"
-        )  # tasks of another size make other records
+        # Tasks of another size make other records.
+        whole = tmp_path / ("8-0" if name == "create" else "plain")
         assert contents(tmp_path / f"{bits}-{levels}") == contents(whole), (bits, levels)
         found = {each.level for each in merges if isinstance(each, compaction.Grouping)}
         assert found == set(range(1, levels + 1))

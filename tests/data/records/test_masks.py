@@ -230,13 +230,10 @@ def test_masks_of_a_row_depend_on_nothing_but_the_epoch(files):
     assert len(first) == len(second) == 48 and first.keys() == second.keys()
     assert sum(first[row] == second[row] for row in first) < 5
     packer = Packer(make_masks().schema(BARE), 3)
-    assert read(files, 5, sequences_done=60) == epochs[60:80]
-    two = dict(num_streams=2, num_hosts=2, batch_size=2)
-    for name, found in {
-        "streams, batches, order": read(files, 4, num_streams=4, batch_size=12, seed=2),
-        "hosts": [*read(files, 12, **two, host=0), *read(files, 12, **two, host=1)],
-    }.items():
-        assert {row: (shown, places) for row, shown, places in found} == first, name
+    # Half of the second epoch in other batches, by one of two hosts, in its own stream and another order.
+    found = read(files, 2, num_streams=2, num_hosts=2, host=1, batch_size=6, seed=2, sequences_done=72)
+    assert len({row for row, _, _ in found}) == 12
+    assert all((shown, places) == second[row] for row, shown, places in found)
     packed = read(files, 16, packer=packer)[:48]  # of the first buffer, which is the first epoch
     assert {row: (shown, places) for row, shown, places in packed} == first
 
@@ -244,9 +241,9 @@ def test_masks_of_a_row_depend_on_nothing_but_the_epoch(files):
 def test_evaluation_is_the_same_every_time(files):
     masks = make_masks(share=0.15, seed=0)
     found = []
-    for batch_size, packer in ((8, None), (8, None), (24, None)):
-        batches = record_batches.evaluation_dataset(files, BARE, batch_size, 48, packer, masks)
+    for batch_size in (8, 24):
+        batches = record_batches.evaluation_dataset(files, BARE, batch_size, 48, None, masks)
         rows = [batch["input_ids"] for batch in batches.as_numpy_iterator()]
         found.append(np.concatenate(rows))
-    assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
+    assert np.array_equal(*found)
     assert abs((found[0] == MASK).sum() / (found[0] > MASK).sum() - 0.12) < 0.03
