@@ -32,13 +32,9 @@ def ids(batches) -> list[bytes]:
     return [row.tobytes() for batch in batches for row in batch["input_ids"]]
 
 
-def training_ids(files, schema, count, **settings) -> list[bytes]:
-    batch_size, streams, counts_path = (
-        settings.pop(name, default)
-        for name, default in (("batch_size", 4), ("streams", 1), ("counts_path", ""))
-    )
-    order = TrainingOrder(**{"seed": 1, **settings})
-    dataset = record_batches.training_dataset(files, schema, batch_size, order, streams, counts_path)
+def training_ids(files, schema, count, batch_size=4, streams=1, **order) -> list[bytes]:
+    order = TrainingOrder(**{"seed": 1, **order})
+    dataset = record_batches.training_dataset(files, schema, batch_size, order, streams)
     return ids(dataset.take(count).as_numpy_iterator())
 
 
@@ -82,20 +78,17 @@ def uneven_files(request, schema, tmp_path, monkeypatch):
 
 def test_an_epoch_visits_every_record_once_and_epochs_differ(files, schema):
     for streams in (1, 3):
-        first, second = [
-            training_ids(files, schema, 9, sequences_done=done, streams=streams) for done in (0, 36)
-        ]
+        found = training_ids(files, schema, 18, streams=streams)
+        first, second = found[:36], found[36:]
         assert len(set(first)) == 36 and set(first) == set(second) and first != second
 
 
-def test_going_on_is_exact_wherever_files_end(uneven_files, schema):
-    for streams, size, all_done in ((1, 5, (5, 65, 170)), (11, 11, (33,))):
-        whole = training_ids(uneven_files, schema, 46, batch_size=size, streams=streams)
-        for done in all_done:
-            found = training_ids(
-                uneven_files, schema, 4, batch_size=size, sequences_done=done, streams=streams
-            )
-            assert found == whole[done : done + 4 * size]
+@pytest.mark.parametrize("streams, size, all_done", [slow(1, 5, (5, 65, 170)), (11, 11, (33,))])
+def test_going_on_is_exact_wherever_files_end(uneven_files, schema, streams, size, all_done):
+    whole = training_ids(uneven_files, schema, 46, batch_size=size, streams=streams)
+    for done in all_done:
+        found = training_ids(uneven_files, schema, 4, batch_size=size, sequences_done=done, streams=streams)
+        assert found == whole[done : done + 4 * size]
 
 
 def test_a_place_found_by_arithmetic_is_that_of_the_reading():
@@ -125,7 +118,7 @@ def test_a_place_found_by_arithmetic_is_that_of_the_reading():
 
 def test_what_was_read_before_is_not_unpacked(uneven_files, schema, monkeypatch):
     seen, kind = [], detect_format(uneven_files)
-    whole = training_ids(uneven_files, schema, 20, batch_size=5)
+    whole = training_ids(uneven_files, schema, 46, batch_size=5)
     reader = type(record_formats.READERS[kind])
     original = reader.unpack
 
@@ -135,8 +128,9 @@ def test_what_was_read_before_is_not_unpacked(uneven_files, schema, monkeypatch)
             return original(self, tf.identity(serialized), schema)
 
     monkeypatch.setattr(reader, "unpack", unpack)
-    assert training_ids(uneven_files, schema, 1, batch_size=5, sequences_done=95) == whole[95:]
+    assert training_ids(uneven_files, schema, 1, batch_size=5, sequences_done=95) == whole[95:100]
     assert len(seen) < (75 if kind == "plain" else 30)  # of 105 examples; what comes next is read ahead
+    assert training_ids(uneven_files, schema, 4, batch_size=5, sequences_done=170) == whole[170:190]
 
 
 @pytest.fixture
@@ -228,21 +222,21 @@ def test_evaluation_reads_the_first_records_in_order(files, schema):
     assert not batches[-1]["masked_lm_weights"][5:].any()
 
 
-def test_batches_may_be_of_any_size(files, schema):
+@pytest.mark.parametrize("size", [slow(1), 4])
+def test_batches_may_be_of_any_size(files, schema, size):
     one = training_ids(files, schema, 6, batch_size=6, streams=3, sequences_done=30)
-    for size in (1, 4):
-        other = training_ids(files, schema, 36 // size, batch_size=size, streams=3, sequences_done=30)
-        common = math.lcm(6, size)
-        for first in range(0, 36, common):
-            assert set(other[first : first + common]) == set(one[first : first + common])
+    other = training_ids(files, schema, 36 // size, batch_size=size, streams=3, sequences_done=30)
+    common = math.lcm(6, size)
+    for first in range(0, 36, common):
+        assert set(other[first : first + common]) == set(one[first : first + common])
 
 
 def test_a_window_is_shuffled_and_holds_what_follows(files, schema):
     window = {"plain": 8, "compact": 5}[detect_format(files)]  # of eight examples, in whole records
     found = training_ids(files, schema, 12, batch_size=3, streams=3)
-    for number, path in enumerate(files):
-        own = found[number::3]
-        rows = ids(record_batches.evaluation_dataset([path], schema, 12, 12).as_numpy_iterator())
+    in_order = ids(record_batches.evaluation_dataset(files, schema, 36, 36).as_numpy_iterator())
+    for number in range(3):
+        own, rows = found[number::3], in_order[12 * number : 12 * number + 12]
         assert set(own[:window]) == set(rows[:window]) and own[:window] != rows[:window]
         assert set(own) == set(rows)
         places = [rows.index(row) % window for row in own]  # the next window has an order of its own

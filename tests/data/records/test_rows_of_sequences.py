@@ -25,26 +25,29 @@ PACKER = Packer(SCHEMA, DEPTH)
 BUFFER, EACH, FILES = 20, 15, 4
 
 
-@pytest.fixture(autouse=True)
-def _small_buffers(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def _small_buffers():
     """A buffer is longer than a file, so that it goes across epochs; windows of the shuffling are shorter."""
-    monkeypatch.setattr(on_the_fly, "_SEQUENCES", BUFFER)
-    monkeypatch.setattr(on_the_fly, "_MIN_BUFFER", BUFFER)
-    monkeypatch.setattr(streams_lib, "_SHUFFLED_ROWS", 12)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(on_the_fly, "_SEQUENCES", BUFFER)
+        patch.setattr(on_the_fly, "_MIN_BUFFER", BUFFER)
+        patch.setattr(streams_lib, "_SHUFFLED_ROWS", 12)
+        yield
 
 
 def examples(file: int, count: int = EACH):
     return short_examples(count, seed=file, length=LENGTH, most=MOST, shortest=6, longest=11)
 
 
-@pytest.fixture(params=[slow("plain"), "compact", slow("remask"), "packed"])
-def files(request, tmp_path):
-    return _written(tmp_path, request.param)
+@pytest.fixture(scope="module")
+def plain_files(tmp_path_factory):
+    return _written(tmp_path_factory.mktemp("plain"), "plain")
 
 
-@pytest.fixture
-def plain_files(tmp_path):
-    return _written(tmp_path, "plain")
+@pytest.fixture(scope="module")
+def whole(plain_files):
+    """Returns the first batches of one stream, and of four."""
+    return {1: batches(plain_files, 30), 4: batches(plain_files, 13, 8, 4)}
 
 
 def _written(folder, kind: str) -> list[str]:
@@ -57,17 +60,17 @@ ROW = 36  # of packed_files: three sequences of eleven tokens fit
 ROW_SCHEMA = schema_lib.packed_schema(ROW, MOST + 2, 3, 50)
 
 
-@pytest.fixture
-def packed_files(tmp_path):
+@pytest.fixture(scope="module")
+def packed_files(tmp_path_factory):
     """Returns four files of rows of up to three sequences, which are those of `plain_files`."""
     together = np.arange(EACH).reshape(-1, 3)
     together[-1, 2] = -1  # the last sequence of a file has a row of its own
     together = np.concatenate([together, [[EACH - 1, -1, -1]]])
-    paths = []
+    paths, folder = [], tmp_path_factory.mktemp("packed")
     for number in range(FILES):
         some = examples(number)
         wide = dataclasses.replace(some, input_ids=np.pad(some.input_ids, ((0, 0), (0, ROW - LENGTH))))
-        paths.append(write_records(tmp_path / f"rows-{number}", packed.encode_rows(wide, together)))
+        paths.append(write_records(folder / f"rows-{number}", packed.encode_rows(wide, together)))
     return paths
 
 
@@ -90,33 +93,34 @@ def rows(found) -> list[bytes]:
 # On the fly
 
 
-def test_three_epochs_hold_every_sequence_three_times_and_nothing_else(files):
+@pytest.mark.parametrize("kind", [slow("plain"), "compact", slow("remask"), slow("packed")])
+def test_three_epochs_hold_every_sequence_three_times_and_nothing_else(tmp_path, kind):
     """Of one stream: 180 sequences are nine buffers."""
     found, total = [], 3 * EACH * FILES
-    for batch in batches(files, 60, batch_size=2):
+    for batch in batches(_written(tmp_path, kind), 60, batch_size=2):
         found += members_of(batch)
     counts = Counter(found[:total])
     assert counts == Counter(dict.fromkeys(expected_members(*range(FILES)), 3))
     assert len(found) > total
 
 
-def test_rows_are_fuller_than_sequences_are_long_and_not_in_order_of_length(plain_files):
-    found = batches(plain_files, 30)
-    tokens = np.concatenate([batch["input_mask"].sum(axis=1) for batch in found])
-    assert tokens.mean() / LENGTH > 0.8 and max(len(batch["example_weights"][0]) for batch in found) == DEPTH
-    firsts = [int((batch["sequence_ids"][0] == 1).sum()) for batch in found]
+def test_rows_are_fuller_than_sequences_are_long_and_not_in_order_of_length(whole):
+    tokens = np.concatenate([batch["input_mask"].sum(axis=1) for batch in whole[1]])
+    assert tokens.mean() / LENGTH > 0.8 and max(len(one["example_weights"][0]) for one in whole[1]) == DEPTH
+    firsts = [int((batch["sequence_ids"][0] == 1).sum()) for batch in whole[1]]
     assert firsts != sorted(firsts, reverse=True)
 
 
-@pytest.mark.parametrize("streams,batch_size,done", [slow(1, 3, 7), (4, 4, 18)])
-def test_going_on_gives_the_rows_that_come_next(plain_files, streams, batch_size, done):
-    whole, counts = batches(plain_files, done + 4, batch_size, streams), np.zeros(MOST_STREAMS, int)
-    for batch in whole[:done]:
+@pytest.mark.parametrize("streams,batch_size,done", [slow(1, 4, 5), (4, 8, 9)])
+def test_going_on_gives_the_rows_that_come_next(plain_files, whole, streams, batch_size, done):
+    counts = np.zeros(MOST_STREAMS, int)
+    for batch in whole[streams][:done]:
         np.add.at(counts, batch["streams"], batch["example_weights"].sum(axis=1).astype(int))
     done_so_far = dict(
         sequences_done=int(counts.sum()), rows_done=done * batch_size, stream_sequences=tuple(counts.tolist())
     )
-    assert rows(batches(plain_files, 4, batch_size, streams, **done_so_far)) == rows(whole[done:])
+    found = batches(plain_files, 4, batch_size, streams, **done_so_far)
+    assert rows(found) == rows(whole[streams][done : done + 4])
 
 
 @pytest.mark.slow
@@ -126,36 +130,34 @@ def test_without_counts_of_streams_all_begin_at_the_same_place(plain_files):
         assert len(members_of(batches(plain_files, 1, 8, 4, sequences_done=done)[0])) >= 8
 
 
-def test_hosts_together_read_what_one_host_reads(plain_files):
-    whole = batches(plain_files, 6, 8, 4)
-    parts = [batches(plain_files, 6, 4, 4, host=host, num_hosts=2) for host in (0, 1)]
-    for batch, one, other in zip(whole, *parts):
-        assert Counter(rows([one]) + rows([other])) == Counter(rows([batch]))
-        assert set(one["streams"]) == {0, 2} and set(other["streams"]) == {1, 3}
+@pytest.mark.parametrize("host", [slow(0), 1])
+def test_hosts_together_read_what_one_host_reads(plain_files, whole, host):
+    for batch, own in zip(whole[4], batches(plain_files, 6, 4, 4, host=host, num_hosts=2)):
+        expected = batch["input_ids"][batch["streams"] % 2 == host]
+        assert Counter(rows([own])) == Counter(rows([{"input_ids": expected}])) and len(expected) == 4
+        assert set(own["streams"]) == {host, host + 2}
 
 
-def test_an_evaluation_counts_the_first_sequences_once(files):
-    for count in (33, 1000):
-        found = record_batches.evaluation_dataset(files, SCHEMA, 8, count, PACKER).as_numpy_iterator()
-        got = [member for batch in found for member in members_of(batch)]
-        assert Counter(got) == Counter(expected_members(*range(FILES))[:count])
+@pytest.mark.parametrize("kind", [slow("plain"), slow("compact"), slow("remask"), "packed"])
+@pytest.mark.parametrize("count", [33, slow(1000)])
+def test_an_evaluation_counts_the_first_sequences_once(tmp_path, kind, count):
+    found = record_batches.evaluation_dataset(_written(tmp_path, kind), SCHEMA, 8, count, PACKER)
+    got = [member for batch in found.as_numpy_iterator() for member in members_of(batch)]
+    assert Counter(got) == Counter(expected_members(*range(FILES))[:count])
 
 
-def test_a_masked_position_behind_its_sequence_is_refused(tmp_path):
-    """It would be its neighbour's."""
-    wrong = examples(0)
+def test_sequences_that_rows_cannot_hold_are_refused(tmp_path):
+    """A masked position behind its sequence would be its neighbour's; weights are not kept."""
+    wrong, features = examples(0), examples(0).features()
     wrong.positions[3, 0] = wrong.lengths[3]
-    path = write_records(tmp_path / "x", encoding.encode(wrong, "plain"))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="beyond the tokens of its sequence"):
-        batches([path], 1)
-
-
-def test_weights_that_packed_rows_do_not_hold_are_refused(tmp_path):
-    features = examples(0).features()
     features["masked_lm_weights"] *= 0.5
-    path = write_records(tmp_path / "x", encoding.tf_examples(features))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="parts are out of order"):
-        batches([path], 1)
+    for records, problem in (
+        (encoding.encode(wrong, "plain"), "beyond the tokens of its sequence"),
+        (encoding.tf_examples(features), "parts are out of order"),
+    ):
+        path = write_records(tmp_path / "x", records)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=problem):
+            list(record_batches.evaluation_dataset([path], SCHEMA, 4, EACH, PACKER))
 
 
 def test_rows_without_slots_for_all_predictions_are_parted(tmp_path):
@@ -171,18 +173,14 @@ def test_rows_without_slots_for_all_predictions_are_parted(tmp_path):
 # Packed files
 
 
-def test_rows_of_packed_files_hold_their_sequences(packed_files):
-    found = batches(packed_files, FILES * 3, 2, schema=ROW_SCHEMA, packer=None)
-    got = [member for batch in found for member in members_of(batch)]
-    assert Counter(got) == Counter(expected_members(*range(FILES)))
-
-
-def test_packed_files_go_on_after_rows(packed_files):
+@pytest.mark.parametrize("streams", [slow(1), 4])
+def test_packed_files_hold_their_sequences_and_go_on_after_rows(packed_files, streams):
     settings = dict(schema=ROW_SCHEMA, packer=None)
-    for streams in (1, 4):
-        whole = batches(packed_files, 8, 4, streams, **settings)
-        rest = batches(packed_files, 3, 4, streams, rows_done=20, sequences_done=47, **settings)
-        assert rows(rest) == rows(whole[5:8])
+    whole = batches(packed_files, 8, 4, streams, **settings)
+    epoch = [member for batch in whole[:6] for member in members_of(batch)]
+    assert Counter(epoch) == Counter(expected_members(*range(FILES)))
+    rest = batches(packed_files, 3, 4, streams, rows_done=20, sequences_done=47, **settings)
+    assert rows(rest) == rows(whole[5:8])
 
 
 @pytest.mark.slow
@@ -201,11 +199,10 @@ def test_an_evaluation_of_packed_files_ends_inside_a_row(packed_files):
         assert (weights, predicted) == (len(expected), sum(len(member.positions) for member in expected))
 
 
-def test_sequences_a_row_are_told_before(packed_files, plain_files):
+def test_sequences_a_row_are_told_before(packed_files, plain_files, whole):
     assert record_batches.sequences_per_row(packed_files, ROW_SCHEMA, None) == 15 / 6
     found = record_batches.sequences_per_row(plain_files, SCHEMA, PACKER)
-    batch = batches(plain_files, 20)
-    assert found == pytest.approx(np.mean([len(members_of(one)) / 4 for one in batch]), rel=0.1)
+    assert found == pytest.approx(np.mean([len(members_of(one)) / 4 for one in whole[1][:20]]), rel=0.1)
 
 
 def test_synthetic_rows_fit_the_schema():
