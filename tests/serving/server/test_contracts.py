@@ -19,7 +19,6 @@ QUESTIONS = [
     for n in range(6)
 ]
 ASKED = [(each["question"], each["context"]) for each in QUESTIONS]
-HEADS = ("answer", "classify", "fill_mask")
 PREDICT = "/v1/models/bert:predict"
 TEXTS = ["word7 word8 [MASK]", "[MASK] word9 word10 [MASK] word11"]
 
@@ -28,15 +27,16 @@ TEXTS = ["word7 word8 [MASK]", "[MASK] word9 word10 [MASK] word11"]
 def fixture_folder(tmp_path_factory):
     """A folder with a model for each method."""
     folder = tmp_path_factory.mktemp("models")
-    for head in HEADS:
+    for head in ("answer", "classify", "fill_mask"):
         write_model(folder / head, head)
     (folder / "classify" / "labels.json").write_text('{"labels": ["bad", "good"]}')
     return folder
 
 
-@pytest.fixture(name="models", scope="module")
-def fixture_models(folder):
-    return {head: inference.load(str(folder / head)) for head in HEADS}
+@pytest.fixture(name="model", scope="module")
+def fixture_model(folder):
+    """What `server` serves, loaded anew."""
+    return inference.load(str(folder / "answer"))
 
 
 @pytest.fixture(name="server", scope="module")
@@ -66,11 +66,11 @@ def close(found, expected) -> None:
         assert found == expected
 
 
-def test_answers_are_those_of_the_model(server, models):
+def test_answers_are_those_of_the_model(server, model):
     status, found = server.predict({"instances": QUESTIONS})
     assert status == 200
     rows = [[row["text"], row["score"], row["start"], row["end"]] for row in found["predictions"]]
-    close(rows, [list(answer) for answer in models["answer"].answer_all(ASKED)])
+    close(rows, [list(answer) for answer in model.answer_all(ASKED)])
     for question, context in (("", "word7"), ("word7?", ""), ("", ""), (" ", "\n")):
         status, found = server.predict({"instances": [{"question": question, "context": context}]})
         assert status == 200 and found["predictions"][0]["text"] in ("", "word7")
@@ -89,25 +89,23 @@ def test_many_clients_at_once_get_what_one_alone_gets(server):
     assert b'bert_batch_sequences_bucket{le="2.0",signature="answer"}' in server.request("GET", "/metrics")[2]
 
 
-def test_vectors_and_tokens(server, models):
+def test_vectors_and_tokens(server, model):
     _, found = server.predict({"signature_name": "embed", "inputs": {"text": ["word7", "word8 word9"]}})
-    np.testing.assert_allclose(found["outputs"], models["answer"].embed(["word7", "word8 word9"]), atol=1e-5)
+    np.testing.assert_allclose(found["outputs"], model.embed(["word7", "word8 word9"]), atol=1e-5)
     ids = {"input_ids": [[2, 7, 3, 8, 3], [2, 9, 3, 0, 0]], "input_mask": [[1] * 5, [1, 1, 1, 0, 0]]}
     ids["segment_ids"] = [[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]
     _, found = server.predict({"signature_name": "tensors", "inputs": ids})
     made = Rows(np.int32([2, 7, 3, 8, 3, 2, 9, 3]), np.int32([0, 0, 0, 1, 1, 0, 0, 0]), np.int32([5, 3]))
-    logits = models["answer"].outputs("answer", made)["start_logits"]
+    logits = model.outputs("answer", made)["start_logits"]
     np.testing.assert_allclose(found["outputs"]["start_logits"][0], logits[:5], atol=1e-5)
     np.testing.assert_allclose(found["outputs"]["start_logits"][1], [*logits[5:], 0, 0], atol=1e-5)
     assert server.request("GET", "/metrics")[2].count(b"bert_tokens_total 0.0") == 0
 
 
-def test_labels_and_words(folder, models, classifier):
-    with pytest.raises(ConfigError, match="top_k=-1, expected 1 or more"):
-        models["fill_mask"].fill_mask(TEXTS[0], -1)
+def test_labels_and_words(folder, classifier):
     rows = [{"sentence_a": "word7", "sentence_b": "word8"}, {"sentence_a": "word9", "sentence_b": ""}]
     _, found = classifier.predict({"instances": rows})
-    expected = models["classify"].classify([["word7", "word8"], ["word9"]])
+    expected = classifier.server.versions.served._model.classify([["word7", "word8"], ["word9"]])
     labels = [[row["label"], row["score"]] for row in found["predictions"]]
     close(labels, [list(each) for each in expected])
     assert found["predictions"][0]["labels"] == ["bad", "good"]
@@ -115,8 +113,11 @@ def test_labels_and_words(folder, models, classifier):
     _, found = classifier.predict({"signature_name": "tensors", "inputs": ids})
     assert np.shape(found["outputs"]) == (1, 2)
     with running(folder / "fill_mask") as server:
+        model = server.server.versions.served._model
+        with pytest.raises(ConfigError, match="top_k=-1, expected 1 or more"):
+            model.fill_mask(TEXTS[0], -1)
         _, found = server.predict({"instances": TEXTS})
-        for row, masks in zip(found["predictions"], map(models["fill_mask"].fill_mask, TEXTS)):
+        for row, masks in zip(found["predictions"], map(model.fill_mask, TEXTS)):
             pairs = [list(map(list, zip(*each))) for each in zip(row["tokens"], row["scores"])]
             close(pairs[: len(masks)], [list(map(list, words)) for words in masks])
         assert found["predictions"][0]["tokens"][1] == [""] * 5
@@ -200,7 +201,7 @@ def test_a_model_that_chooses_from_several_texts_is_refused_at_the_start(tmp_pat
 
 
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
-def test_the_client_of_triton(server, models, binary):
+def test_the_client_of_triton(server, model, binary):
     triton = pytest.importorskip("tritonclient.http")
     client = triton.InferenceServerClient(f"127.0.0.1:{server.port}")
     assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("bert", "1")
@@ -216,7 +217,7 @@ def test_the_client_of_triton(server, models, binary):
         inputs[-1].set_data_from_numpy(texts, binary_data=binary)
     outputs = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("text", "start", "score")]
     found = client.infer("bert", inputs, outputs=outputs, request_id="7", model_version="1")
-    texts, scores, starts, _ = zip(*models["answer"].answer_all(ASKED))
+    texts, scores, starts, _ = zip(*model.answer_all(ASKED))
     texts_found = [text.decode() if binary else text for text in found.as_numpy("text")]
     assert texts_found == list(texts) and found.get_response()["id"] == "7"
     assert found.as_numpy("start").tolist() == list(starts)
@@ -225,7 +226,7 @@ def test_the_client_of_triton(server, models, binary):
     embed = triton.InferInput("text", [2, 1], "BYTES")
     embed.set_data_from_numpy(np.array([["word7"], ["word8"]], object), binary_data=binary)
     vectors = client.infer("bert_embed", [embed]).as_numpy("embedding")
-    np.testing.assert_allclose(vectors, models["answer"].embed(["word7", "word8"]), atol=1e-5)
+    np.testing.assert_allclose(vectors, model.embed(["word7", "word8"]), atol=1e-5)
     with pytest.raises(triton.InferenceServerException, match="'context' is missing"):
         client.infer("bert", inputs[:1])
     client.close()
@@ -235,7 +236,7 @@ def test_the_client_of_triton(server, models, binary):
 # OpenAI's embeddings
 
 
-def test_embeddings_are_in_openais_form(server, models):
+def test_embeddings_are_in_openais_form(server, model):
     """Source: https://platform.openai.com/docs/api-reference/embeddings."""
 
     def post(**values):
@@ -243,7 +244,7 @@ def test_embeddings_are_in_openais_form(server, models):
         return status, json.loads(body)
 
     texts = ["word7 word8", "word9"]
-    expected = models["answer"].embed(texts)
+    expected = model.embed(texts)
     status, found = post(input=texts, model=server.server.model)
     assert (status, found["object"], found["model"]) == (200, "list", server.server.model)
     assert [(each["object"], each["index"]) for each in found["data"]] == [("embedding", 0), ("embedding", 1)]
