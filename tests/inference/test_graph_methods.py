@@ -33,7 +33,8 @@ def few_characters(end: int):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(graph_tokenizer, "_CODE_POINTS", end)
         for name in ("tables", "_not_alike"):
-            patched.setattr(graph_tokenizer, name, getattr(graph_tokenizer, name).__wrapped__)
+            made = getattr(graph_tokenizer, name).__wrapped__
+            patched.setattr(graph_tokenizer, name, functools.cache(made))
         yield
 
 

@@ -1,5 +1,6 @@
 """Text as TensorFlow splits it: the ids of the tokenizer, and the places that contexts' words have."""
 
+import contextlib
 import functools
 import random
 import unicodedata
@@ -16,6 +17,7 @@ from official.data.word_pieces.wordpiece import WordPiece
 from official.inference.graph_tokenizer import Splitter
 from official.io.errors import ConfigError
 from tests.conftest import TEST_DATA, slow
+from tests.inference.test_graph_methods import few_characters
 
 CODE_POINTS = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 CHUNK = 8192
@@ -27,10 +29,11 @@ MIXED += [*"\u4e00\uf900\ufa6e\uac00\uac01\u00c0\u00e9\u0130\u0131\u1e9e\u0386\u
 
 
 @functools.cache
-def vocabulary(do_lower_case: bool) -> Vocabulary:
-    """Returns letters of all scripts, as words and as what goes on with one."""
+def vocabulary(do_lower_case: bool, end: int = 0x110000) -> Vocabulary:
+    """Returns letters of all scripts before a code point, as words and as what goes on with one."""
     generator = random.Random(1)
-    letters = [chr(code) for code in CODE_POINTS if unicodedata.category(chr(code))[0] in "LMNSP"]
+    codes = [code for code in CODE_POINTS if code < end]
+    letters = [chr(code) for code in codes if unicodedata.category(chr(code))[0] in "LMNSP"]
     some = [*"abcABC.,!", *generator.sample(letters, 4000), "\u03c3", "\u03c2", "\u03a3"]
     pieces = [piece for letter in some for piece in (letter, f"##{letter}")]
     words = [*SPECIAL_TOKENS, "##", "ab", "##ba", "b\u03c2", "##\u1100\u1161", "[x]", *pieces]
@@ -85,9 +88,11 @@ def test_code_points_of_all_kinds(do_lower_case):
     texts = [form.replace("{}", letter) for letter in MIXED for form in ("a{}b", "{}a", "a{} {}", "{}{}")]
     texts += ["", " ", "a" * 200, "a" * 201, "\u00e9" * 201, "\uac01" * 66 + "ab", "\uac01" * 67, "x" * 3000]
     texts += "\u1100\u1161 A\u03a3 \u03a3 A\u03a3\u0301. A\u00ad\u03a3\u00adB a\u1d16d\u1d165b".split(" ")
-    assert both(do_lower_case).differences(texts) == []
     words = (*SPECIAL_TOKENS, "a", "##a", "b" * 100, "b" * 101)
-    shorter = Both(Vocabulary(words, "", do_lower_case, max_word_characters=100))
+    with contextlib.nullcontext() if do_lower_case else few_characters(0x10000):
+        whole = both(True) if do_lower_case else Both(vocabulary(False, 0x10000))
+        shorter = Both(Vocabulary(words, "", do_lower_case, max_word_characters=100))
+    assert whole.differences(texts) == []
     assert shorter.differences([letter * count for letter in "ab" for count in (100, 101, 200)]) == []
 
 

@@ -28,8 +28,10 @@ TEXTS = ["a cat", "twin", "the sea is blue", "", "twin", "a dog barks at night",
 def folder(tmp_path_factory):
     """A small model of sentence-transformers: the mean of at most 12 tokens, then length 1."""
     path = tmp_path_factory.mktemp("model")
-    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in kinds.items()]
+    modules = [
+        {"name": kind, "path": place, "type": f"sentence_transformers.models.{kind}"}
+        for kind, place in (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
+    ]
     (path / "1_Pooling").mkdir()
     (path / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
     (path / "modules.json").write_text(json.dumps(modules))
