@@ -87,6 +87,10 @@ def fixture_step_pool():
 @pytest.fixture(autouse=True)
 def shared_steps(step_pool, monkeypatch):
     """Lets the runs of a module share their steps."""
+    share_steps(step_pool, monkeypatch)
+
+
+def share_steps(step_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     make_state = pipelined.make_state
     monkeypatch.setattr(pipelined, "make_state", lambda *given: step_pool.state(make_state, *given))
 

@@ -19,6 +19,7 @@ from official.modeling.models import MaskedLMModel
 from tests import records
 from tests.conftest import TINY
 from tests.run_folders import assert_same_state, state_of
+from tests.shared_steps import fixture_step_pool, share_steps  # noqa: F401
 
 LETTERS = "abcdefgh"
 WORDS = "[PAD] [unused0] [UNK] [CLS] [SEP] [MASK]".split()
@@ -34,7 +35,7 @@ def documents(count, seed, words):
 
 
 @pytest.fixture(name="call", scope="module")
-def fixture_call(tmp_path_factory):
+def fixture_call(tmp_path_factory, step_pool):
     """Returns a function that adapts a tiny model, in a folder of its own, with some flags; it returns the
     folder of the run."""
     folder = tmp_path_factory.mktemp("adapt")
@@ -62,6 +63,7 @@ def fixture_call(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", ["bert adapt", *usual.split(), *arguments])
             patch.chdir(folder)
+            share_steps(step_pool, patch)
             assert adapt.run_adapt() == 0
         return str(folder / name)
 
@@ -111,10 +113,11 @@ def test_losses_are_those_of_the_sets_and_of_the_same_words(adapted):
         for name, counts in found["masked_words"].items():
             assert counts["documents"] and counts["words"] <= counts["characters"]
             total = 0.0
-            rows = records.read_records(f"{adapted}/adapt/{name}/{side}/part-00000-of-00001.tfrecord")
-            for row in map(features_of, rows):
-                inputs = {"input_ids": row["input_ids"][None], "attention_mask": row["input_mask"][None]}
-                logits = np.asarray(model(inputs))[0].astype(np.float64)
+            found_rows = records.read_records(f"{adapted}/adapt/{name}/{side}/part-00000-of-00001.tfrecord")
+            rows = list(map(features_of, found_rows))
+            inputs = {"input_ids": "input_ids", "attention_mask": "input_mask"}
+            inputs = {given: np.stack([row[own] for row in rows]) for given, own in inputs.items()}
+            for row, logits in zip(rows, np.asarray(model(inputs)).astype(np.float64)):
                 places = row["masked_lm_positions"][row["masked_lm_weights"] > 0]
                 labels = row["masked_lm_ids"][row["masked_lm_weights"] > 0]
                 logits = logits[places] - logits[places].max(-1, keepdims=True)

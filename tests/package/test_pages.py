@@ -1,11 +1,14 @@
 """The README and docs/: commands that are cheap are run, the others are parsed; links and files are there."""
 
 import ast
+import contextlib
 import functools
 import importlib
 import importlib.util
+import io
 import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -16,8 +19,8 @@ from official.checkpoint import registry
 from official.cli import flags, main, table, train
 from official.config import FIELDS
 from official.data.pretraining import examples
+from official.io import signals
 from official.reporting import result
-from tests import programs
 from tests.conftest import ROOT
 from tests.test_architecture import ALLOWED, GROUND
 from tf2_bert import bert_benchmark
@@ -101,7 +104,13 @@ def check_bert(monkeypatch, arguments: list[str], environment: dict[str, str] | 
 
 @functools.cache
 def help_of(program: str) -> str:
-    return programs.run(program, "--help").stdout
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as text:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        patch.setattr(sys, "argv", [program, "--help"])
+        patch.setattr(signals, "watch", lambda: None)
+        with pytest.raises(SystemExit):
+            runpy.run_path(str(ROOT / program), run_name="__main__")
+    return text.getvalue()
 
 
 def check_program(program: str, arguments: list[str]) -> None:
