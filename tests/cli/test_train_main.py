@@ -11,6 +11,7 @@ import pytest
 import official
 from official.cli import text
 from official.cli import train as train_command
+from official.reporting import mllog
 from official.reporting.metrics import read_metrics
 from tests import programs
 
@@ -69,6 +70,8 @@ def test_from_text_to_a_report(workspace, capsys, monkeypatch):
     assert result["status"] == "success" and result["eval_accuracy"] >= 0.35 > 2 * result["majority_accuracy"]
     files = "config.json command.txt report.html metrics.jsonl mllog.txt tensorboard checkpoint"
     assert set(files.split()) <= set(os.listdir(run))
+    *_, stop = mllog.read_events(f"{run}/mllog.txt")
+    assert (stop["key"], stop["metadata"]["status"]) == ("run_stop", "success")
     losses = [line["loss"] for line in read_metrics(str(run)) if line["split"] == "train"]
     assert losses[-1] < losses[0] - 0.5
     for noise in ("cuda", "TensorRT", "oneDNN", "TFA", "Traceback", "deprecated"):

@@ -17,7 +17,7 @@ from official.config import ConfigError
 from official.distribution import machine_checks
 from official.io import gpus, native_library
 from tests import programs
-from tests.conftest import ROOT, TINY
+from tests.conftest import CACHE, ROOT, TINY
 
 # TensorFlow 2.21.0's build_info.py and METADATA.
 BUILD = {
@@ -99,7 +99,7 @@ class FakeMachine:
 
     def library(self, path: pathlib.Path, cuda: int = 12090, cudnn: int = 90300) -> pathlib.Path:
         path.parent.mkdir(parents=True, exist_ok=True)
-        built = self.folder.parent / f"lib{cuda}-{cudnn}.so"
+        built = pathlib.Path(CACHE, f"lib{cuda}-{cudnn}.so")
         if not built.exists():
             source = built.with_suffix(".cc")
             source.write_text(LIBRARY)
@@ -124,7 +124,7 @@ class FakeMachine:
         program = self.folder / "trial.py"
         text = TRIAL.format(program=gpus.__file__, steps=json.dumps(steps), said=said, end=end or "pass")
         program.write_text(text)
-        self._monkeypatch.setattr(gpus, "TRY", [sys.executable, str(program)])
+        self._monkeypatch.setattr(gpus, "TRY", [sys.executable, "-S", str(program)])
 
     def set(self, **variables: str) -> None:
         for name, value in variables.items():
@@ -426,7 +426,7 @@ def test_a_run_with_a_broken_xla_goes_on_with_plain_operations(fake, tmp_path):
         " --num_steps_per_epoch=3 --max_seq_length=16 --max_predictions_per_seq=3 --train_batch_size=2"
         " --warmup_steps=1"
     ).split()
-    facts = dict(devices=gpus.DEVICES, trial=gpus.TRY[1], build=BUILD, flags=flags, folder=str(tmp_path))
+    facts = dict(devices=gpus.DEVICES, trial=gpus.TRY[-1], build=BUILD, flags=flags, folder=str(tmp_path))
     done = programs.run("-c", RUNS.format(**facts))
     assert done.returncode == 0, done.stderr
 

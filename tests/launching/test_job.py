@@ -14,7 +14,7 @@ import pytest
 
 from official.launching import job
 from tests import programs
-from tests.conftest import ROOT
+from tests.conftest import ROOT, slow
 from tests.refusals import assert_refused
 
 RANK = 'case $TF_CONFIG in *"index\\": 0"*) r=0;; *) r=1;; esac; '  # in the shell of each process
@@ -188,16 +188,15 @@ TRAPS = (
 )
 
 
-def test_signals_reach_every_process_once(launched, tmp_path):
-    for number, name in ((signal.SIGTERM, "term"), (signal.SIGINT, "int"), (signal.SIGHUP, "hup")):
-        process = launched(TRAPS, "--max_restarts=3")
-        both_are_up(tmp_path)
-        os.killpg(process.pid, number)  # as a terminal does
-        assert process.wait(20) == 128 + number
-        for rank in (0, 1):
-            assert (tmp_path / f"got-{rank}").read_text() == f"{name}\n"
-            (tmp_path / f"got-{rank}").unlink()
-            (tmp_path / f"up-{rank}").unlink()
+@pytest.mark.parametrize("name", ["TERM", slow("INT"), slow("HUP")])
+def test_signals_reach_every_process_once(launched, tmp_path, name):
+    number = signal.Signals[f"SIG{name}"]
+    process = launched(TRAPS, "--max_restarts=3")
+    both_are_up(tmp_path)
+    os.killpg(process.pid, number)  # as a terminal does
+    assert process.wait(20) == 128 + number
+    for rank in (0, 1):
+        assert (tmp_path / f"got-{rank}").read_text() == f"{name.lower()}\n"
 
 
 @pytest.mark.slow

@@ -74,8 +74,8 @@ def checker(tmp_path_factory):
 @pytest.fixture
 def run_config(make_config, record_files):
     def make(model=None, **settings):
-        defaults = dict(do_eval=True, num_eval_samples=12, eval_batch_size=8, steps_between_eval=10)
-        defaults |= dict(checkpoint_every_steps=5, num_accumulation_steps=2, input_files=record_files(), seed=7)
+        defaults = dict(do_eval=True, num_eval_samples=12, eval_batch_size=8, steps_between_eval=10, seed=7)
+        defaults |= dict(checkpoint_every_steps=5, num_accumulation_steps=2, input_files=record_files())
         return make_config(model=model or dict(num_hidden_layers=1), **{**defaults, **settings})
 
     return make
@@ -85,10 +85,14 @@ def run_config(make_config, record_files):
     "model,rulesets",
     [(None, ["1.0.0", "5.0.0"]), pytest.param(LARGE_NAMES, RULESETS, marks=pytest.mark.slow)],
 )
-def test_the_checker_misses_nothing_but_the_accuracy(run_config, monkeypatch, checker, model, rulesets):
+def test_the_checker_misses_nothing_but_the_accuracy(
+    run_config, monkeypatch, checker, model, rulesets, capsys
+):
     """Of a run that is interrupted, and of the same log once the run has gone on and stopped. Blocks of both
-    processes, end to end, make up the whole; what was done twice after a kill stands there once."""
-    config = run_config(model, stop_threshold=0.99)
+    processes, end to end, make up the whole; what was done twice after a kill stands there once. Values are
+    true and counted in sequences."""
+    submission = dict(submission_org="us", submission_status="onprem")
+    config = run_config(model, stop_threshold=0.99, **submission)
     log = f"{config.model_dir}/mllog.txt"
     stop_after(monkeypatch, 15)
     for status in ("interrupted", "aborted"):
@@ -118,22 +122,14 @@ def test_the_checker_misses_nothing_but_the_accuracy(run_config, monkeypatch, ch
         for what, at in (("start", first), ("stop", last))
     ]
     assert [at for key, at in counts if key == "eval_accuracy"] == [80, 160]
-
-
-def test_values_are_true_and_counted_in_sequences(run_config, capsys):
-    config = run_config(stop_threshold=0.0, submission_org="us", submission_status="onprem")
-    assert run(config).status == "success"
-    events = events_of(config)
     values = {event["key"]: event["value"] for event in events}
     expected = dict(global_batch_size=8, gradient_accumulation_steps=2, opt_base_learning_rate=0.01)
-    expected |= dict(submission_org="us", submission_platform="cpu-1", submission_status="onprem", seed=7)
-    expected |= dict(eval_samples=12, train_samples=160)
+    expected |= dict(submission, submission_platform="cpu-1", seed=7, eval_samples=12, train_samples=160)
     assert expected.items() <= values.items()
-    by_key = {event["key"]: event["metadata"] for event in events}
-    assert {"first_epoch_num": 0, "epoch_count": 80}.items() <= by_key["block_start"].items()
-    assert by_key["block_stop"]["samples_count"] == by_key["eval_start"]["epoch_num"] == 80
-    assert {"epoch_num": 80, "step_num": 10}.items() <= by_key["eval_accuracy"].items()
-    assert by_key["run_stop"]["status"] == "success"
+    first = {event["key"]: event["metadata"] for event in reversed(events)}
+    assert {"first_epoch_num": 0, "epoch_count": 80}.items() <= first["block_start"].items()
+    assert first["block_stop"]["samples_count"] == first["eval_start"]["epoch_num"] == 80
+    assert {"epoch_num": 80, "step_num": 10}.items() <= first["eval_accuracy"].items()
     assert "rows_per_step" not in values  # rows that are not packed are sequences
     assert all("sequences_per_row" not in line for line in read_metrics(config.model_dir))
     times = [event["time_ms"] for event in events]
