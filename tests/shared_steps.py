@@ -91,6 +91,7 @@ def shared_steps(step_pool, monkeypatch):
 
 
 def share_steps(step_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes states and graphs from a pool, as also a fixture of a whole module may ask."""
     make_state = pipelined.make_state
     monkeypatch.setattr(pipelined, "make_state", lambda *given: step_pool.state(make_state, *given))
 
