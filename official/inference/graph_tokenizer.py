@@ -81,9 +81,8 @@ def tables(do_lower_case: bool) -> Characters:
             shifts[code, place] = ord(character) - code
             classes[code, place] = unicodedata.combining(character) if do_lower_case else 0
         if do_lower_case:
-            starts[code] = kind not in (Kind.DROPPED, Kind.BLANK) and not unicodedata.combining(
-                wordpiece.decomposed(chr(code))[0]
-            )
+            first = wordpiece.decomposed(chr(code))[0]
+            starts[code] = kind not in (Kind.DROPPED, Kind.BLANK) and not unicodedata.combining(first)
     case = _case_flags() if do_lower_case else ()
     return Characters(*map(_paged, (kinds, counts, shifts, classes, starts, *case)))
 
