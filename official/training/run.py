@@ -39,6 +39,7 @@ from official.reporting.result import TrainResult, remove_result, result_dict, w
 from official.training import callbacks as callbacks_lib
 from official.training import feeding, finish, pipelined, resume, run_lock
 from official.training import step as step_lib
+from official.training.loop import reading
 from official.training.process_group import ProcessGroup
 from official.training.run_lock import PreviousRun
 from official.training.strategy_loop import Loop
@@ -200,12 +201,11 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
     is_chief, replicas = strategy_lib.is_chief(strategy), strategy.num_replicas_in_sync
     if not is_chief:
         logging.set_verbosity(logging.WARNING)
-    layout = None
     if is_kept(config):
         saved = resume.read_layout(resume.folder_of_state(config))
         plan, layout = lay_out(config, strategy_lib.num_workers(strategy), replicas, saved)
     else:
-        plan = make_batch_plan(config, replicas)
+        plan, layout = make_batch_plan(config, replicas), None
     if config.batch_warmup and plan.layout:
         raise ConfigError(
             f"batch_warmup needs the replicas of the start of the run, {plan.layout.describe()}, received"
@@ -214,7 +214,7 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
     task, since = make_task(config), time.monotonic()
     data_files = task.find_data()
     data_secs = time.monotonic() - since
-    config = config_lib.with_data(config, task.train_samples, task.sequences_per_row)
+    config = config_lib.with_data(config, task.train_samples, reading(task, lambda: task.sequences_per_row))
     plan = plan.with_rows_of(task.sequences_per_row)
     results = [check._asdict() for check in checks] if checks else None
     return Ready(config, strategy, plan, layout, is_chief, task, data_files, data_secs, results)

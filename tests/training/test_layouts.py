@@ -23,6 +23,7 @@ from tests.conftest import slow, write_records
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
 from tests.records import short_examples
 from tests.refusals import assert_refused
+from tests.run_folders import run
 from tests.tasks.test_pretraining import found_task
 from tests.training.conftest import EACH, FILES
 from tests.training.test_training import make_loop, run_steps
@@ -207,20 +208,20 @@ def test_numbers_that_contradict_each_other_are_refused(make_config, given, shor
     assert_refused(lambda settings: found_task(make_config(**settings)), cases)
 
 
-@pytest.mark.slow
-def test_a_record_that_cannot_be_packed_is_named(make_config, tmp_path):
+@pytest.mark.parametrize("average", [None, slow(2.0)], ids=["counting", "training"])
+def test_a_record_that_cannot_be_packed_is_named(make_config, tmp_path, average):
     """A masked token of a neighbour's; what is no token has no segment either, and is read."""
     fault = "masked_lm_positions are not ascending positions"
     for name, wrong in (("positions", (3, 0)), ("first_lengths", 3)):
         some = short_examples(EACH)
         getattr(some, name)[wrong] = 12
         path = write_records(tmp_path / name, encoding.encode(some, "plain"))
-        loop = make_loop(make_config(input_files=path, average_sequences_per_pack=2.0, **PACKED))
+        config = make_config(input_files=path, average_sequences_per_pack=average, **PACKED)
         if name == "first_lengths":
-            assert len(list(loop.task.train_dataset(8, 8, loop.order()).take(2))) == 2
+            assert len(list(found_task(config).train_dataset(8, 8, TrainingOrder(0)).take(2))) == 2
             continue
         with pytest.raises(ConfigError, match=f"{name}, record 4: {fault}"):
-            loop._train(loop._train_iterator())
+            run(config)
 
 
 def test_tokens_behind_padding_are_refused():
