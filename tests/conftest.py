@@ -44,7 +44,7 @@ tf_stack.extract_stack = lambda stacklevel=1: STACK
 
 # Looking for cycles among the objects of TensorFlow, which stay, takes a twentieth of the time.
 gc.freeze()
-gc.set_threshold(100_000, 20, 50)
+gc.set_threshold(10_000, 10, 10)
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8

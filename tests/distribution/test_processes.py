@@ -144,7 +144,8 @@ def test_two_workers_end_with_the_weights_of_one_process(workspace, tmp_path, ca
         ]
     wait_for(lambda: "config.json" in _names(tmp_path / "two"), workers[0])
     with pytest.raises(ConfigError, match="is in use by another run"):
-        run_here(workspace, tmp_path / "two", **{**shared, "distribution_strategy": "one_device"})
+        alone = dict(distribution_strategy="one_device", allreduce_dtype="float32")
+        run_here(workspace, tmp_path / "two", **{**shared, **alone})
     outputs = [finish(worker) for worker in workers]
     assert "2 replicas" in outputs[0] and "2 replicas" not in outputs[1]
     ours, theirs = state_of(tmp_path / "two", 8), state_of(tmp_path / "one", 8)

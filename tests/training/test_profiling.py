@@ -54,8 +54,9 @@ def test_a_profile_is_written_and_changes_no_number(make_config, tmp_path, share
     by_kind = {row["kind"]: row for row in found["kinds"]}
     assert {tables.PRODUCTS, tables.BLOCKS, tables.UPDATE, tables.NORM, tables.ATTENTION} <= set(by_kind)
     assert sum(row["share"] for row in found["kinds"]) == pytest.approx(1)
-    # Two layers of four products, twice as many backward; the evaluation's are none of them.
-    assert products_in_layers(profiled) == 2 * 4 * 3
+    # Of two layers, twice as many backward; the evaluation's are none of them. The last layer asks for few
+    # positions: queries have a product of their own.
+    assert products_in_layers(profiled) == (4 + 5) * 3
     parts = {(row["part"], row["pass"]) for row in found["parts"]}
     assert {("layer_{}", "forward"), ("layer_{}", "backward"), ("optimizer", "")} <= parts
     report = (pathlib.Path(profiled.model_dir) / "report.html").read_text()
@@ -128,7 +129,7 @@ def test_layers_of_a_pipeline_are_told_apart(make_config):
     settings |= dict(distribution_strategy="pipeline", num_virtual_devices=2, pipeline_stages="2")
     config = make_config(dict(num_hidden_layers=2), **settings)
     run(config)
-    assert products_in_layers(config) == 2 * 2 * 4 * 3
+    assert products_in_layers(config) == 2 * (4 + 5) * 3
 
 
 def test_memory_is_that_of_a_step_after_the_first(make_config):
