@@ -209,7 +209,7 @@ FAMILIES = {
                 "hidden_dropout_prob": "dropout",
                 "attention_probs_dropout_prob": "attention_dropout",
             },
-            defaults={"num_hidden_layers": 6},
+            defaults={"num_hidden_layers": 6, "hidden_act": "gelu"},
             # Its LayerNorms always have an epsilon of 1e-12.
             ignored="layer_norm_eps qa_dropout seq_classif_dropout sinusoidal_pos_embds tie_weights_".split(),
             absent=(_PROJECTION, _DISCRIMINATOR, _NEXT_SENTENCE, ".token_type_"),
@@ -322,6 +322,10 @@ def family_of(values: Mapping[str, Any], source: str) -> Family:
     return FAMILIES[name]
 
 
+# Keys of BERT that transformers ignores in the files of a family with a key of its own for them.
+_ONLY_THEIRS = ("hidden_act", "layer_norm_eps")
+
+
 def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Returns the values of a config.json under BERT's keys, with `family` for those of another family.
 
@@ -334,14 +338,15 @@ def with_plain_keys(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     plain = {key: value for key, value in values.items() if key not in family.ignored}
     for ours, names in family.keys.items():
         several = names.split()
-        if len(several) > 1:  # missing ones have the usual value
+        if len(several) > 1 or ours in _ONLY_THEIRS:  # missing ones have the usual value
             plain = {**dict.fromkeys(several, family.defaults[ours]), **plain}
         for theirs in several:
             if theirs not in plain:
                 continue
             value = plain.pop(theirs)
             if plain.setdefault(ours, value) != value:
-                conflict = f"{theirs}={value!r} and {ours}={plain[ours]!r} are the same size"
+                usual = "" if theirs in values else " (by default)"
+                conflict = f"{theirs}={value!r}{usual} and {ours}={plain[ours]!r} are the same size"
                 raise ConfigError(f"{source}: {conflict}. Remove one of them.")
     if not family.has_segments:
         plain["type_vocab_size"] = 0

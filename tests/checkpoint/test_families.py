@@ -456,6 +456,14 @@ def test_what_a_family_cannot_do_is_refused_by_name(tmp_path):
         lambda values: bert_config_from_dict(values, "config.json"),
         (
             ({**config, "hidden_size": 8}, f"dim={HIDDEN} and hidden_size=8 are the same size"),
+            (
+                {"model_type": "distilbert", **plain, "hidden_act": "relu"},
+                "activation='gelu' (by default) and hidden_act='relu' are the same size",
+            ),
+            (
+                {"model_type": "modernbert", **plain, "layer_norm_eps": 1e-12},
+                "norm_eps=1e-05 (by default) and layer_norm_eps=1e-12 are the same size",
+            ),
             ({**config, "model_type": "gpt2"}, f"model_type='gpt2' is not supported, only {allowed}"),
             ({**plain, "type_vocab_size": 0}, "type_vocab_size=0, expected a positive integer."),
             ({**roberta, "pad_token_id": "1"}, "pad_token_id='1', expected an integer from 0 on"),
