@@ -25,7 +25,7 @@ CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenize
 VOCAB_JSON = "vocab.json"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")  # whole, or the index of parts
 SPECIAL_TOKENS_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
-SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
+MODULES, SENTENCE_TRANSFORMERS = "modules.json", "config_sentence_transformers.json"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # Settings of the module Transformer, in the order in which sentence-transformers looks for them.
 SENTENCE_SETTINGS = tuple(
@@ -437,8 +437,8 @@ def _ids_of(tokenizer: dict) -> dict[str, int]:
 
 def cross_encoder_activation(location: str) -> str | None:
     """Returns the activation of a CrossEncoder's outputs in config_sentence_transformers.json; None if unset,
-    or set in config.json. Raises ConfigError for a default prompt, and for arguments that change the model or
-    the tokenizer."""
+    or set in config.json. Raises ConfigError for a default prompt, for arguments that change the model or the
+    tokenizer, and for modules behind the Transformer, which change its scores."""
     folder = folder_of(location)
     values = read_where_there(folder, SENTENCE_TRANSFORMERS)
     if values.get("model_type") != "CrossEncoder":
@@ -451,7 +451,18 @@ def cross_encoder_activation(location: str) -> str | None:
         )
     settings = read_where_there(folder, SENTENCE_SETTINGS[0], False)
     check_values(settings, f"{SENTENCE_SETTINGS[0]}/scores", os.path.join(folder, SENTENCE_SETTINGS[0]))
+    path = os.path.join(folder, MODULES)
+    modules = read_json(path, kind=list) if files.is_file(path) else []
+    if (kinds := [kind_of_module(module) for module in modules]) not in ([], ["Transformer"]):
+        told = f"the modules {', '.join(kinds)[:200]} of a CrossEncoder"
+        raise ConfigError(f"{path}: {told} are not supported, only one Transformer.")
     return values.get("activation_fn")
+
+
+def kind_of_module(module: object) -> str:
+    """Returns the class of a module in modules.json, with its package unless it is sentence-transformers'."""
+    told = module.get("type") if isinstance(module, dict) else module
+    return re.sub(r"^sentence_transformers\.(.*\.)?", "", str(told))
 
 
 # ------------------------------------------------------------------------------------------------------------

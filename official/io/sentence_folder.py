@@ -28,16 +28,17 @@ from official.io.errors import ConfigError, check_one_of, shortened, suggest
 from official.io.json_files import expect, written
 from official.io.model_folder import (
     CONFIG,
+    MODULES,
     SENTENCE_SETTINGS,
     SENTENCE_TRANSFORMERS,
     check_keys,
     check_values,
     folder_of,
+    kind_of_module,
     read,
     read_where_there,
 )
 
-MODULES = "modules.json"
 FILES = (SENTENCE_TRANSFORMERS, SENTENCE_SETTINGS[0])  # beside it
 POOLINGS = ("mean", "cls", "max")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
@@ -186,14 +187,14 @@ def _modules(folder: str) -> list[tuple[str, str]]:
     if len(set(names)) < len(names):  # of which the last takes the place of the first
         raise ConfigError(f"{source}: modules have the same name: {', '.join(names)[:80]}. Rename one.")
     for module in modules:
-        path, told = expect(module, "path", str, source, ""), str(module.get("type"))
+        path = expect(module, "path", str, source, "")
         inside = os.path.normpath(path)
         if os.path.isabs(inside) or inside.split(os.sep)[0] == os.pardir:
             raise ConfigError(
                 f"{source}: the path {path[:60]!r} leads out of the folder. Put the module into it."
             )
-        kind = told.rpartition(".")[2] if told.startswith("sentence_transformers.") else told
-        found.append((kind, folder if inside == os.curdir else os.path.join(folder, inside)))
+        place = folder if inside == os.curdir else os.path.join(folder, inside)
+        found.append((kind_of_module(module), place))
     return found
 
 

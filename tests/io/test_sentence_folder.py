@@ -173,6 +173,16 @@ def test_settings_of_a_cross_encoder_that_there_are_not_here_are_refused_by_name
             continue
         with pytest.raises(ConfigError, match=message):
             model_folder.cross_encoder_activation(str(tmp_path))
+    path.write_text(json.dumps(usual))
+    own = "sentence_transformers.base.modules."
+    kinds = [f"{own}transformer.Transformer", f"{own}dense.Dense"]
+    modules = [{"name": str(number), "path": "", "type": kind} for number, kind in enumerate(kinds)]
+    (tmp_path / "modules.json").write_text(json.dumps(modules[:1]))
+    assert model_folder.cross_encoder_activation(str(tmp_path)) == written["activation_fn"]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))  # a Dense may change the scores
+    with pytest.raises(ConfigError, match="Dense of a CrossEncoder are not supported, only one Transformer"):
+        model_folder.labels_of_config(str(tmp_path))
+    (tmp_path / "modules.json").unlink()
     written |= {"default_prompt_name": ["query"], "prompts": {"query": ""}}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(written))
     with pytest.raises(ConfigError, match="default_prompt_name=.* is not supported, only null"):
