@@ -504,7 +504,7 @@ def test_rows_that_cannot_be_used_are_counted(table, tmp_path, caplog):
     good = [{"text": text, "label": colour} for colour, text in sentences(40, 1)]
     rows = [{"text": "", "label": "red"}, *good, {"text": "x"}, {"label": "red"}]
     rows += [{"text": "x", "label": "red", "answer": "reject"}]  # of Prodigy
-    rows += [{"text": "nan", "label": "red", "weight": 2}]
+    rows += [{"text": text, "label": "red", "weight": 2} for text in ("nan", "\\N")]
     caplog.set_level("INFO", logger="absl")
     task = TASKS["classify"](table(train_file=write_lines(tmp_path / "some.jsonl", rows)))
     task.find_data()
@@ -513,4 +513,5 @@ def test_rows_that_cannot_be_used_are_counted(table, tmp_path, caplog):
     told += ["row 44: answer is 'reject', of Prodigy"]
     assert digest["train"]["problems"] == told
     assert digest["train"]["left_out"] == 4 and "1 row with the text 'nan'" in caplog.text
+    assert "1 row with the text '\\\\N', which many files have for a missing one" in caplog.text
     assert "label from 'label'; not read: weight\n" in caplog.text

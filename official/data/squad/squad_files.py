@@ -202,8 +202,8 @@ def _of_rows(path: str, source: str) -> dict:
     """Converts rows to SQuAD's JSON; consecutive questions of the same context become one paragraph.
 
     Answers are in SQuAD's form, that of `datasets` (lists of text and answer_start), or texts, at the places
-    in a column `answer_start`, or else at their first occurrence in the context. A row is impossible to
-    answer if `is_impossible` is true, or, without that column, if it has no answers.
+    in a column `answer_start`, or else where they first occur in the context as whole words, or at all. A
+    row is impossible to answer if `is_impossible` is true, or, without that column, if it has no answers.
     """
     flag = source.partition("=")[0].lstrip("-")
     table = open_table(path, flag, ("context", "question"), all_columns=True)
@@ -250,7 +250,7 @@ def _answers_of(value: Any, context: str, place: str) -> list[dict]:
     if isinstance(value, str):
         value = [value] if value else []
     found = [
-        {"text": answer, "answer_start": context.find(answer)} if isinstance(answer, str) else answer
+        {"text": answer, "answer_start": _first_place(answer, context)} if isinstance(answer, str) else answer
         for answer in (value if isinstance(value, list) else [value])
     ]
     if is_list or not all(isinstance(answer, dict) for answer in found):
@@ -258,6 +258,12 @@ def _answers_of(value: Any, context: str, place: str) -> list[dict]:
             f"{place}: answers={str(value)[:80]}, expected texts, or text and answer_start of each."
         )
     return found
+
+
+def _first_place(answer: str, context: str) -> int:
+    """Returns the first character of an answer in the context: not "he" in "The", if "he" follows."""
+    whole = re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", context)
+    return whole.start() if whole else context.find(answer)
 
 
 def _paragraphs(root: dict, source: str) -> Iterator[tuple[dict, str]]:

@@ -32,6 +32,8 @@ _SEPARATORS = ",;|"
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _PYTHON_LIST = re.compile(rf"[\[({{]\s*{_QUOTED}(?:\s*,\s*{_QUOTED})*\s*,?\s*[\])}}]", re.DOTALL)
 _LIST_OF_TEXTS = re.compile(r"""[\[({]\s*['"]""")
+# What stands for a missing value in files of pandas, of R, and of databases.
+MISSING = {"nan", "NaN", "NAN", "<NA>", "NA", "N/A", "n/a", "null", "NULL", "None", "\\N", "#N/A"}
 _ZEROS, _ONES = {"0", "0.0", "false"}, {"1", "1.0", "true"}
 _BINS = 15  # bins of the calibration error, as in Guo et al. 2017, arXiv 1706.04599
 _EPSILON = 1e-15
@@ -66,8 +68,9 @@ class Labels:
 
 
 def as_text(value: Any) -> str | None:
-    """Returns a label as text: numbers and booleans as in JSON, other types of Parquet as str; None for an
-    empty label."""
+    """Returns a label as text: numbers and booleans as in JSON, bytes as UTF-8, other types of Parquet as
+    str; None for an empty label."""
+    value = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     if value is None or isinstance(value, float) and math.isnan(value):
         return None
     is_json = isinstance(value, (bool, int, float, list, dict))
@@ -290,7 +293,7 @@ def tell_doubtful(names: Sequence[str], kind: str = SEVERAL) -> None:
     numbers = sorted(key[1] for key in alike if not key[0])
     is_counted = len(numbers) == len(names) > 3 and numbers == list(range(-1, len(numbers) - 1))
     for name in names:
-        if name.lower() in ("nan", "<na>", "-") or is_counted and float(name) == -1:
+        if name in (*MISSING, "-") or is_counted and float(name) == -1:
             logging.warning("The label %r is learned like any other: many files have it for none", name)
     if kind == ONE and not any(key[0] for key in alike) and any(key[1] % 1 for key in alike):
         logging.warning("The labels are numbers with fractions: --label_kind=number learns their size")

@@ -34,8 +34,10 @@ IGNORED = -1  # label of all pieces of a word except the first
 _DOCUMENT = "-DOCSTART-"
 _COMMENT = re.compile(r"# (id\s|.+ = |newdoc$|newpar$)")  # of a sentence, in MultiCoNER and CoNLL-U
 _BRAT = re.compile(rb"T\d+\t\S+ \d+ \d+")
-_NO_WORD = re.compile(r"\d+[-.]\d+")  # a number of CoNLL-U: of several words as one token, or an omitted word
 _TAG = re.compile("O|[BIES]-.+")
+_NUMBER = re.compile(r"\d+([-.]\d+)?")  # of a word or sentence; CoNLL-U has ranges and fractions, too
+_HEADER = re.compile("(word|token|form|text)s?\t(.*_)?([ux]?pos|ner|chunk|tag|label)s?", re.IGNORECASE)
+_WRITTEN_LIST = re.compile(r"""\s*\[\s*(["']).*["']\s*\]\s*""", re.DOTALL)
 # Other notations of prefixes
 _OTHER_FORM = re.compile("[LUM]-.|[bieslum]-.|[BIESLUM][_:/].|.*[-_:/][BIESLUM]$")
 _TOKEN_KEYS, _TAG_KEYS = ("tokens", "words"), ("tags", "ner_tags", "labels")
@@ -105,13 +107,23 @@ def read_sentences(
 
 
 def _check_words(sentences: Sequence[Sentence], path: str) -> None:
-    """Raises ConfigError if all words are their numbers, as in the first column of CoNLL-U, with ranges and
-    fractions among them, or tags, as in that of MIT's corpora."""
-    tagged = [[word for word in one.words if not _NO_WORD.fullmatch(word)] for one in sentences if one.tags]
-    is_numbers = all(words == [str(number + 1) for number in range(len(words))] for words in tagged)
-    if any(tagged) and (is_numbers or all(_TAG.fullmatch(word) for words in tagged for word in words)):
-        found = "numbers the words" if is_numbers else "has the tags"
+    """Raises ConfigError if the first column has no words: numbers of words or sentences, one name for each
+    whole sentence, such as a document's, tags as in MIT's corpora, or a header above the words."""
+    tagged = [one for one in sentences if one.tags]
+    columns = [one.words for one in tagged]
+    words = list(itertools.chain(*columns))
+    found = None
+    if words and all(map(_NUMBER.fullmatch, words)):
+        found = "numbers the words or sentences"
+    elif len(words) > len(columns) and all(len(set(column)) == 1 for column in columns):
+        found = "is the same in all lines of a sentence"
+    elif words and all(map(_TAG.fullmatch, words)):
+        found = "has the tags"
+    if found:
         raise ConfigError(f"{path}: the first column {found}. Write the words first.")
+    for one in tagged[:1]:
+        if _HEADER.fullmatch(head := f"{one.words[0]}\t{(one.tags or [''])[0]}"):
+            raise ConfigError(f"{path} begins with a header ({head!r}). Remove it: each line is a word.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,11 +145,11 @@ def open_conll(given: str, flag: str) -> tables.Table:
     """Opens files of CoNLL columns, with or without tags, as a table. Raises ConfigError for files without a
     sentence."""
     paths = files.find_files(given, flag)
-    first = next(itertools.chain.from_iterable(map(_read_conll, paths)), None)
-    if first is None:
+    first = list(itertools.islice(itertools.chain.from_iterable(map(_read_conll, paths)), 100))
+    if not first:
         raise ConfigError(f"--{flag}={given} has no sentence.")
-    _check_words([first] * (len(first.words) > 1), paths[0])
-    columns = ("tokens", *(["tags"] if first.tags else []))
+    _check_words(first, paths[0])
+    columns = ("tokens", *(["tags"] if first[0].tags else []))
     return ConllTable(given, flag, tuple(tables.Part(path, "conll") for path in paths), columns, True)
 
 
@@ -191,8 +203,10 @@ def _read_table(
             labels = batch.columns[tags][row] if tags else None
             if with_tags and labels is None:  # a missing column does not mean that the text has no entity
                 raise ConfigError(f"{place}: it has no {tags}. Give each row its own, [] if it has none.")
-            if isinstance(value, str):
-                yield with_spans(value, _spans_of(labels, value, place), place, with_tags)
+            if isinstance(value, str) and with_tags:
+                yield with_spans(value, _spans_of(labels, value, place), place)
+            elif isinstance(value, str):
+                yield sentence_of(value)
             else:
                 yield _of_tokens(value, labels, place)
 
@@ -250,7 +264,7 @@ def _spans_of(value: Any, text: str, place: str) -> list[tuple[int, int, str]]:
     return spans
 
 
-def with_spans(text: str, spans: Sequence[tuple[int, int, str]], place: str, tagged: bool = True) -> Sentence:
+def with_spans(text: str, spans: Sequence[tuple[int, int, str]], place: str) -> Sentence:
     """Returns a text with its words, tagged by IOB2. Words are split at white space, punctuation and
     ideographs, as in BERT's tokenizer. Raises ConfigError for a span that begins or ends within a word."""
     offsets = list(word_offsets(text))
@@ -269,14 +283,16 @@ def with_spans(text: str, spans: Sequence[tuple[int, int, str]], place: str, tag
         for number in range(starts[start], ends[end] + 1):
             tags[number] = f"{'I' if number > starts[start] else 'B'}-{label}"
     words = [text[begin:end] for begin, end in offsets]
-    return Sentence(words, tags if tagged else None, text, offsets)
+    return Sentence(words, tags, text, offsets)
 
 
 def sentence_of(text: str | list[str]) -> Sentence:
     """Returns a text, split into words, or a list of words, as a sentence without tags. Raises ConfigError
     for another value."""
     if isinstance(text, str):
-        return with_spans(text, [], "", tagged=False)
+        if _WRITTEN_LIST.fullmatch(text):  # as pandas writes lists to CSV
+            raise ConfigError(f"{text[:60]!r} to tag is a list of words, written as a text. Give JSON lines.")
+        return dataclasses.replace(with_spans(text, [], ""), tags=None)
     if not isinstance(text, (list, tuple)) or not all(isinstance(word, str) for word in text):
         raise ConfigError(f"{str(text)[:60]} to tag, expected a text or a list of words.")
     return Sentence(list(text))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from absl import logging
 
 from official.data.rows.text_rows import TokenRows
 from official.data.tables.files import Table
-from official.data.tables.labels import Labels, Reader
+from official.data.tables.labels import MISSING, Labels, Reader
 from official.io.errors import ConfigError, counted
 
 SHOWN_PROBLEMS = 3  # maximum in a message
@@ -139,7 +140,8 @@ def read_texts(
     group = len(text_columns) if apart else max(len(text_columns) - 1, 1)
     parts: tuple[list[np.ndarray], ...] = ([], [], [], [], [], [], [])
     problems: dict[int, str] = {}
-    bad, total, nans = 0, 0, 0
+    bad, total = 0, 0
+    missing: Counter[str] = Counter()  # {text that stands for a missing one: number of its rows}
     names = [*text_columns, *([label_column] if reader and label_column else [])]
     is_judged = reader is not None and ANSWER in table.columns and ANSWER not in names
     for batch in table.batches(list(dict.fromkeys([*names, *([ANSWER] if is_judged else [])]))):
@@ -158,7 +160,8 @@ def read_texts(
                 if len(problems) < 100:
                     problems[batch.first + number + 1] = wrong
                 continue
-            nans += "nan" in row
+            if not MISSING.isdisjoint(row):
+                missing.update(MISSING & set(row))
             kept.append(row)
             own.append(batch.first + number + 1)
         total += len(labels)
@@ -180,9 +183,9 @@ def read_texts(
     if bad > _MAX_SHARE_BAD * total or not parts[0]:
         shown = "; ".join(f"row {row}: {reason}" for row, reason in list(problems.items())[:SHOWN_PROBLEMS])
         raise ConfigError(f"--{table.flag}={table.given}: {bad:,} of {total:,} rows cannot be used: {shown}.")
-    if nans:
-        warning = "%s: %s with the text 'nan', as pandas writes a missing one"
-        logging.warning(warning, table.given, counted(nans, "row"))
+    for text, rows in missing.items():
+        warning = "%s: %s with the text %r, which many files have for a missing one"
+        logging.warning(warning, table.given, counted(rows, "row"), text)
     known, values = reader.finish() if reader else (None, None)
     ids, lengths, first_lengths, whole_lengths, numbers, row_ids_N, text_ids = map(_joined, parts)
     tokens = ids, lengths, first_lengths, whole_lengths

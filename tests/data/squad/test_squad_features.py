@@ -135,8 +135,10 @@ def test_rows_say_their_ids_and_which_are_impossible(read):
         {"context": "A cat, a cat.", "answers": ["cat"], "answer_start": "9"},
         {"context": "A cat, a cat.", "answers": "cat", "answer_start": ""},
         {"answers": "", "answer_start": ""},
+        {"context": "The man, he.", "answers": ["he"]},  # a whole word before a part of one
+        {"context": "Theme.", "answers": {"text": "he", "answer_start": []}},
     )
-    assert [one.answer_starts for one in found] == [(9,), (9,), (2,), ()]
+    assert [one.answer_starts for one in found] == [(9,), (9,), (2,), (), (9,), (1,)]
     late = [{"id": number, "answers": cat} for number in range(120)]
     assert questions(*late, {"answers": cat, "is_impossible": True})[-1].is_impossible
     starts = {"answers": ["cat"], "answer_start": [4, 8]}

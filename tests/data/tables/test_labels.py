@@ -23,6 +23,7 @@ def test_labels_are_words_that_are_sorted():
         ([10, 2, 10], ("2", "10")),
         ([True, False], ("false", "true")),
         (["1.0", "0.0"], ("0.0", "1.0")),
+        ([b"pos", b"\xc3\xa9"], ("pos", "\u00e9")),  # of Parquet without types of text
         ([decimal.Decimal("1.50"), decimal.Decimal("0")], ("0", "1.50")),
     ):
         labels, numbers, _ = read(ONE, values)
@@ -94,6 +95,8 @@ def test_doubtful_labels_are_told(caplog):
         (["1.0", "2.5"], SEVERAL, ""),
         (["1.0", "2.5"], ONE, "--label_kind=number learns their size"),
         (["a", "NaN"], ONE, "'NaN' is learned like any other"),
+        *((["a", name], ONE, "is learned like any other") for name in ("NULL", "None", "NA", "\\N")),
+        (["a", "none"], ONE, ""),
         (["-", "entailment"], ONE, "'-' is learned like any other"),  # of SNLI
         (["-1", "0", "1", "2"], ONE, "'-1' is learned like any other"),
         (["-1", "0", "1"], ONE, ""),

@@ -82,6 +82,9 @@ def test_conll_files_are_read(tmp_path):
         ("Anna\n.\n", "a word and its tag"),
         ("Anna B-PER\nBerlin\n", ":2: 1 columns"),
         ("1 Anna B-PER\n2 . O\n\n1 Berlin B-LOC\n", "the first column numbers the words"),
+        ("1 Anna B-PER\n1 . O\n\n2 Berlin B-LOC\n", "the first column numbers the words or sentences"),
+        ("bc/1 0 Anna B-PER\nbc/1 1 . O\n\nbc/2 0 a O\n", "is the same in all lines of a sentence"),
+        ("word\tpos_tags\nAnna\tNNP\n", "begins with a header"),
         ("1-2 du _\n1 de O\n2 le O\n2.1 Lac B-LOC\n3 . O\n", "the first column numbers the words"),
         ("O\tis\nB-PER\tAnna\n\nO\t.\n", "the first column has the tags"),  # of MIT's corpora
         ("T1\tPER 0 4\tAnna\nT2\tLOC 9 15\tBerlin\n", "annotations of brat"),
@@ -89,6 +92,12 @@ def test_conll_files_are_read(tmp_path):
         path.write_text(text)
         with pytest.raises(ConfigError, match=message):
             tags.read_sentences(str(path), "train_file", True)
+    path.write_text("ha O\nha O\n\nAnna B-PER\n\n1 O\n2 O\n")
+    assert tags.open_conll(str(path), "input_file").columns == ("tokens", "tags")
+    for text in ("['Anna', 'is']", "['Anna'\n 'is']", '["Anna"]'):  # lists in CSV, and NumPy's
+        with pytest.raises(ConfigError, match="is a list of words, written as a text"):
+            tags.sentence_of(text)
+    assert tags.sentence_of("['s] [x]").tags is None
 
 
 def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
