@@ -271,7 +271,7 @@ def _make_ready(config: Config) -> tuple[Config, Task, program.Devices]:
     program.set_numbers(config)
     task = make_task(config)
     task.find_data()
-    config = config_lib.with_data(config, task.train_samples, task.sequences_per_row)
+    config = reading(task, lambda: config_lib.with_data(config, task.train_samples, task.sequences_per_row))
     return config, task, program.take_devices(config)
 
 

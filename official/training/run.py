@@ -214,7 +214,7 @@ def make_ready(config: Config, make_task: MakeTask) -> Ready:
     task, since = make_task(config), time.monotonic()
     data_files = task.find_data()
     data_secs = time.monotonic() - since
-    config = config_lib.with_data(config, task.train_samples, reading(task, lambda: task.sequences_per_row))
+    config = reading(task, lambda: config_lib.with_data(config, task.train_samples, task.sequences_per_row))
     plan = plan.with_rows_of(task.sequences_per_row)
     results = [check._asdict() for check in checks] if checks else None
     return Ready(config, strategy, plan, layout, is_chief, task, data_files, data_secs, results)
