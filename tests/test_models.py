@@ -130,7 +130,7 @@ def weights_of(model) -> dict[str, np.ndarray]:
     return {variable.name: variable.numpy() for variable in model.variables}
 
 
-@pytest.mark.parametrize("copied", [("classify", "answer", "embed"), slow(tuple(HEADS))], ids=len)
+@pytest.mark.parametrize("copied", [("classify", "answer"), slow(tuple(HEADS))], ids=len)
 def test_outputs_are_those_of_a_loaded_model_and_live_on(copied, folders, tmp_path):
     """They are read again from a file of Keras, to the bit, from a folder for others, and from an export."""
     for task, folder in folders.items():

@@ -341,8 +341,9 @@ def test_a_pooler_beside_the_layer_of_the_classifier_is_not_read(tmp_path):
     assert report["dropped"].keys() == pooler.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "backend,names", [slow("onnxruntime", ("distilbert", "electra")), ("openvino", ("roberta",))]
+    "backend,names", [("onnxruntime", ("distilbert", "electra")), ("openvino", ("roberta",))]
 )
 def test_a_family_computes_the_same_in_an_onnx_file(backend, names, tmp_path, monkeypatch):
     """Where segments do not count, its graph has no input for them."""

@@ -3,6 +3,7 @@ there and notes elsewhere, and what is unknown is named. Their numbers: tests/cl
 
 import json
 
+import pytest
 import yaml
 
 from official import config as config_lib
@@ -16,6 +17,8 @@ from official.graphcore.rules import OPTIONS
 from tests.conftest import ROOT
 from tests.graphcore.conftest import REFUSED
 from tests.refusals import assert_refused
+
+pytestmark = pytest.mark.nightly
 
 SHIPPED = sorted(configs.theirs())
 PLANS = yaml.safe_load((ROOT / "tests/graphcore/published_plans.yml").read_text(encoding="utf-8"))

@@ -13,6 +13,8 @@ from official.io.json_files import read_yaml
 from tests.conftest import ROOT
 from tests.refusals import assert_refused
 
+pytestmark = pytest.mark.nightly
+
 # Program -> {name: {key: value}}. The file holds what most files of a program say, and of each file what it
 # says otherwise and which of those keys it has not.
 PUBLISHED = {

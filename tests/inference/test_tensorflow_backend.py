@@ -67,7 +67,7 @@ def test_networks_of_a_model_share_its_encoder():
     [
         ("bert", "classify"),
         *(slow("bert", head) for head in source.HEADS if head != "classify"),
-        ("groupbert", "answer"),
+        slow("groupbert", "answer"),
     ],
 )
 def test_outputs_are_those_of_the_model(head, block_type, monkeypatch):

@@ -81,7 +81,8 @@ def with_first_tokens_at_the_end(row: dict) -> tuple[dict, np.ndarray]:
     return moved, order
 
 
-@pytest.mark.parametrize("kernels", [slow("plain"), "fused"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", ["plain", "fused"])
 def test_first_tokens_at_the_end_of_the_row_are_neighbours_of_their_own_sequence(kernels):
     model = models.randomised(BertPretrainer(config(num_hidden_layers=1), kernels))
     moved, order = with_first_tokens_at_the_end(models.packed())

@@ -55,7 +55,8 @@ def pair(kernels: str, shared: bool = False, **changes):
     return ours, models.copy_weights(ours, BertPretrainer(config, kernels))
 
 
-@pytest.mark.parametrize("kernels", [slow("plain"), "fused"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", ["plain", "fused"])
 def test_by_sequence_is_by_row(kernels):
     """Every kind of row, and many sequences of a width; what a row of padding gives is nobody's."""
     many = [[1] * 7 + [2] * 8 + [3] * 6 + [0] * 3] * 4

@@ -75,9 +75,8 @@ CASES = [
     # Sequence by sequence.
     *slow(dict(kernels="fused", seed=SEED, batch="packed", by_sequence=True)),
     # Only the vectors that heads read, in the last block.
-    dict(narrow=True),
     dict(ONE, narrow=True, kernels="fused", name="sequence"),
-    *slow(dict(narrow=True, kernels="fused", **GROUPBERT)),
+    *slow(dict(narrow=True), dict(narrow=True, kernels="fused", **GROUPBERT)),
     *slow(*(dict(narrow=True, kernels="fused", shared=True, batch="packed", name=name) for name in MODELS)),
     # Spans read padding, which is zero sequence by sequence.
     dict(ONE, narrow=True, kernels="fused", batch="packed", by_sequence=True, sizes=any_rows),

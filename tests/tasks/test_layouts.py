@@ -204,8 +204,9 @@ def test_packed_runs_resume_exactly(files, tmp_path, monkeypatch):
     assert_same_state(state_of(tmp_path / "run", whole.step), state_of(tmp_path / "parts", whole.step))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name,settings", [slow("squad", PACK), ("squad", UNPAD), slow("rte", PACK), slow("rte", UNPAD)], ids=str
+    "name,settings", [(name, layout) for name in ("squad", "rte") for layout in (PACK, UNPAD)], ids=str
 )
 def test_training_does_not_depend_on_padding_replicas_and_accumulation(files, tmp_path, name, settings):
     """Rows are drawn in another order where several share one."""

@@ -124,7 +124,8 @@ def test_evaluations_agree(make_config, short_files, packed_files, tmp_path):
 # Rows of several sequences
 
 
-@pytest.mark.parametrize("kind", ["on the fly", slow("files")])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["on the fly", "files"])
 def test_steps_count_the_sequences_of_their_rows(make_config, given, kind):
     loop = make_loop(make_config(**given(kind)))
     assert loop.plan.is_packed and 1.2 < loop.plan.sequences_per_row < 2.2

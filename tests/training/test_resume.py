@@ -243,8 +243,9 @@ def trained(config, plan=None, steps=3) -> dict[str, np.ndarray]:
 PUBLISHED = dict(loss_normalization="local", clip_scope="micro_batch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings", [{}, slow(dict(PUBLISHED, scale_loss=True)), slow(dict(clip_scope="replicas"))], ids=str
+    "settings", [{}, dict(PUBLISHED, scale_loss=True), dict(clip_scope="replicas")], ids=str
 )
 def test_one_replica_trains_as_two_did(make_config, record_files, settings):
     """Dropout, clipping and division are those of the layout; SGD, unlike LAMB, hides no factor."""

@@ -379,6 +379,7 @@ def test_what_is_missing_is_written_and_nothing_else(tmp_path):
             resume.missing_assets(str(tmp_path), {name: content})
 
 
+@pytest.mark.slow
 def test_a_squad_run_is_asked_without_its_original_vocabulary(squad, tmp_path, vocab_file):
     run(squad(num_train_epochs=1, do_eval=False))
     folder, original = tmp_path / "run", pathlib.Path(vocab_file)

@@ -207,9 +207,10 @@ def test_xla_agrees(make_config, dtype):
     assert_close(compiled, plain, rtol=1e-2, atol=1e-4 if dtype == "fp32" else 2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "count,clip_scope,normalization",
-    [slow(1, "none", "global"), (1, "micro_batch", "local"), slow(2, "micro_batch", "local")],
+    [(1, "none", "global"), (1, "micro_batch", "local"), (2, "micro_batch", "local")],
 )
 def test_loss_scale_cancels_out(make_config, count, clip_scope, normalization):
     """Nothing is clipped here: clipping, like LAMB, would hide a factor. Adam's moments do not."""

@@ -126,8 +126,8 @@ def size(sample: Sample) -> int:
 def _chunk(sample: Sample, first: int, end: int) -> bytes:
     texts = sample.documents
     sentences = texts.document_starts[first : end + 1]
-    tokens = texts.tokens[slice(*texts.sentence_starts[sentences[[0, -1]]])]
-    lengths = np.diff(texts.sentence_starts[sentences[0] : sentences[-1] + 1])
+    starts = texts.sentence_starts[sentences[0] : sentences[-1] + 1]
+    tokens, lengths = texts.tokens[starts[0] : starts[-1]], np.diff(starts)
     counts, lengths = np.diff(sentences).astype(np.uint32), lengths.astype(np.uint32)
     arrays = (sample.keys[first:end], counts, lengths, tokens, sample.sources[first:end])
     data = _CHUNK.pack(end - first, len(lengths), len(tokens)) + b"".join(array.tobytes() for array in arrays)
