@@ -379,6 +379,8 @@ def _count_file(path: str, record_format: str, num_bytes: int | None) -> RowCoun
         batches = data.batch(64).map(reader.count_rows).as_numpy_iterator()
         rows = itertools.chain.from_iterable(batch.tolist() for batch in batches)
         return RowCounts([(number, len(list(run))) for number, run in itertools.groupby(rows)])
+    except UnicodeDecodeError:  # the message quotes the record
+        raise ConfigError(f"{path} holds a record that is not a {record_format} one.") from None
     except tf.errors.OpError as error:
         raise ConfigError(f"{path}: {error.message.splitlines()[0]}.") from None
 

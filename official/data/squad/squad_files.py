@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from absl import logging
+
 from official.data.tables.files import open_table
 from official.io import files, json_files
 from official.io.errors import ConfigError
@@ -250,7 +252,9 @@ def _answers_of(value: Any, context: str, place: str) -> list[dict]:
     if isinstance(value, str):
         value = [value] if value else []
     found = [
-        {"text": answer, "answer_start": _first_place(answer, context)} if isinstance(answer, str) else answer
+        {"text": answer, "answer_start": _first_place(answer, context, place)}
+        if isinstance(answer, str)
+        else answer
         for answer in (value if isinstance(value, list) else [value])
     ]
     if is_list or not all(isinstance(answer, dict) for answer in found):
@@ -260,10 +264,15 @@ def _answers_of(value: Any, context: str, place: str) -> list[dict]:
     return found
 
 
-def _first_place(answer: str, context: str) -> int:
-    """Returns the first character of an answer in the context: not "he" in "The", if "he" follows."""
-    whole = re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", context)
-    return whole.start() if whole else context.find(answer)
+def _first_place(answer: str, context: str, place: str) -> int:
+    """Returns the first character of an answer in the context: not "he" in "The", if "he" follows. Warns of
+    the first answer that occurs again."""
+    found = [each.start() for each in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", context)]
+    if answer and len(found) > 1:
+        text = "%s: the answer %r occurs %d times in its context; as in other rows, the first one is taken."
+        advice = " A column answer_start says which is meant."
+        logging.log_first_n(logging.WARNING, text + advice, 1, place, answer[:60], len(found))
+    return found[0] if found else context.find(answer)
 
 
 def _paragraphs(root: dict, source: str) -> Iterator[tuple[dict, str]]:

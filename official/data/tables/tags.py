@@ -99,7 +99,8 @@ def read_sentences(
                 problem = "has the annotations of brat, whose text is in another file"
                 raise ConfigError(f"{path} {problem}. Write rows of JSON, each with text and entities.")
         own = list(_read_table(path, flag, with_tags, columns) if is_table else _read_conll(path, with_tags))
-        _check_words(own, path)
+        if not is_table:
+            _check_words(own, path)
         found += own
     if not found:
         raise ConfigError(f"--{flag}={given} has no sentence.")
@@ -145,10 +146,12 @@ def open_conll(given: str, flag: str) -> tables.Table:
     """Opens files of CoNLL columns, with or without tags, as a table. Raises ConfigError for files without a
     sentence."""
     paths = files.find_files(given, flag)
-    first = list(itertools.islice(itertools.chain.from_iterable(map(_read_conll, paths)), 100))
+    heads = [list(itertools.islice(_read_conll(path), 100)) for path in paths]
+    for path, head in zip(paths, heads):
+        _check_words(head, path)
+    first = list(itertools.chain.from_iterable(heads))
     if not first:
         raise ConfigError(f"--{flag}={given} has no sentence.")
-    _check_words(first, paths[0])
     columns = ("tokens", *(["tags"] if first[0].tags else []))
     return ConllTable(given, flag, tuple(tables.Part(path, "conll") for path in paths), columns, True)
 

@@ -260,7 +260,7 @@ def read_rest(body: bytes, served: Served, limits: Limits) -> Asked:
 def read_object(body: bytes | str) -> dict[str, Any]:
     """Parses a body as a JSON object. Raises HTTPError."""
     try:
-        return json_files.parse_json(body, "the request")
+        return json_files.parse_json(body, "the request", once=True)
     except ConfigError as error:
         raise HTTPError(400, str(error).replace("not a JSON file", "not JSON")) from None
 
@@ -269,7 +269,7 @@ def check_keys(values: dict[str, Any], known: Sequence[str], where: str) -> None
     """Raises HTTPError for an unknown key, unless its value is empty or false."""
     for key, value in values.items():
         unknown = f"unknown key {key[:60]!r} in {where}. Allowed: {', '.join(known)}."
-        require(key in known or value in (None, False, "", [], {}), unknown)
+        require(key in known or value in (None, "", [], {}) or value is False, unknown)
 
 
 def _of_instances(values: dict[str, Any], name: str, signature: Signature) -> dict[str, list]:
@@ -465,7 +465,7 @@ def _member(tensor: Any, name: str, kind: type) -> Any:
 
 
 def _parameters(values: dict, known: Sequence[str]) -> dict:
-    parameters = values.get("parameters", {})
+    parameters = {} if values.get("parameters") is None else values["parameters"]
     require(isinstance(parameters, dict), '"parameters" must be an object.')
     check_keys(parameters, known, '"parameters"')
     kind = parameters.get("content_type")
@@ -507,17 +507,21 @@ def _from_bytes(data: bytes, datatype: str, shape: list[int], name: str) -> Any:
 
 def _requested_outputs(values: dict, signature: Signature) -> dict[str, bool]:
     """Returns the outputs that a request asks for, and whether each must be binary."""
-    default = _parameters(values, _V2_PARAMETERS).get("binary_data_output", False)
+    default = _parameters(values, _V2_PARAMETERS).get("binary_data_output")
+    default = False if default is None else default
     names = [field.name for field in signature.outputs]
-    asked = values.get("outputs") or [{"name": name} for name in names]
+    asked = values.get("outputs")
+    asked = [{"name": name} for name in names] if asked in (None, []) else asked
     is_right = isinstance(asked, list) and is_of_kind(default, bool)
     require(is_right, '"outputs" must be a list, and "binary_data_output" true or false.')
     found = {}
     for output in asked:
         name = _member(output, "name", str)
         require(name in names, f"unknown output {name[:60]!r}. Allowed: {', '.join(names)}.")
+        require(name not in found, f"the output {name!r} is asked for twice.")
         check_keys(output, _OUTPUT_KEYS, f"the output {name!r}")
-        found[name] = _parameters(output, _OUTPUT_PARAMETERS).get("binary_data", default)
+        own = _parameters(output, _OUTPUT_PARAMETERS).get("binary_data")
+        found[name] = default if own is None else own
         require(is_of_kind(found[name], bool), f'{name}: "binary_data" must be true or false.')
     return found
 

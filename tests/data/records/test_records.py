@@ -153,7 +153,12 @@ def test_rows_as_they_stand_hold_the_tokens_of_the_text():
         assert (static["position_ids"][row][~is_used] == 0).all()
     for name in ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels"):
         np.testing.assert_array_equal(static[name], plain[name])
-    record = tf.train.Example.FromString(encoded[0])
-    record.features.feature["input_position"].int64_list.value[MOST] = LENGTH
-    with pytest.raises(tf.errors.InvalidArgumentError, match="out of range"):
-        parsed([record.SerializeToString()], "remask_static", schema)
+    whole = tf.train.Example.FromString(encoded[0])
+    positions = whole.features.feature["input_position"].int64_list.value
+    for place in (LENGTH, LENGTH + 9, positions[MOST + 1]):  # outside, far outside, that of another
+        positions[MOST] = place
+        record = whole.SerializeToString()
+        for kind, features in (("remask_static", schema), ("remask", features_of(words=50))):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="each position of the text once"):
+                parsed([record], kind, features)
+        assert "input_position is wrong" in record_formats.describe_mismatch(record, features, "remask")

@@ -107,7 +107,7 @@ def test_impossible_questions_need_version_2(read):
     assert data.skipped_questions == {"q1": "marked impossible, with answers"}
 
 
-def test_rows_say_their_ids_and_which_are_impossible(read):
+def test_rows_say_their_ids_and_which_are_impossible(read, monkeypatch):
     """Rows as `datasets` writes them, {context, question, answers}; a dump of a data frame counts ids from
     0."""
 
@@ -130,6 +130,8 @@ def test_rows_say_their_ids_and_which_are_impossible(read):
         tuple(each.split()) for each in ("cat", "", "cat", "", "cat", "sat", "sat")
     ]
     assert [one.is_impossible for one in found] == [not one.answers for one in found]
+    told = []
+    monkeypatch.setattr(squad_files.logging, "log_first_n", lambda *arguments: told.append(arguments))
     found = questions(  # the place in a column of its own, in CSV a text
         {"context": "A cat, a cat.", "answers": "cat", "answer_start": 9},
         {"context": "A cat, a cat.", "answers": ["cat"], "answer_start": "9"},
@@ -139,6 +141,7 @@ def test_rows_say_their_ids_and_which_are_impossible(read):
         {"context": "Theme.", "answers": {"text": "he", "answer_start": []}},
     )
     assert [one.answer_starts for one in found] == [(9,), (9,), (2,), (), (9,), (1,)]
+    assert [each[-2:] for each in told] == [("cat", 2)]  # of which the first one is taken
     late = [{"id": number, "answers": cat} for number in range(120)]
     assert questions(*late, {"answers": cat, "is_impossible": True})[-1].is_impossible
     starts = {"answers": ["cat"], "answer_start": [4, 8]}

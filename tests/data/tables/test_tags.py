@@ -94,6 +94,9 @@ def test_conll_files_are_read(tmp_path):
             tags.read_sentences(str(path), "train_file", True)
     path.write_text("ha O\nha O\n\nAnna B-PER\n\n1 O\n2 O\n")
     assert tags.open_conll(str(path), "input_file").columns == ("tokens", "tags")
+    (tmp_path / "b.conll").write_text("word\ttags\nAnna\tO\n")
+    with pytest.raises(ConfigError, match="b.conll begins with a header"):
+        tags.open_conll(f"{tmp_path}/*.conll", "input_file")
     for text in ("['Anna', 'is']", "['Anna'\n 'is']", '["Anna"]'):  # lists in CSV, and NumPy's
         with pytest.raises(ConfigError, match="is a list of words, written as a text"):
             tags.sentence_of(text)
@@ -107,6 +110,8 @@ def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
     spans.write_text(json.dumps({"text": "Anna.", "entities": [entity]}) + "\n")
     (one,), (other,) = (tags.read_sentences(str(path), "train_file", True) for path in (tokens, spans))
     assert (one.words, one.tags) == (other.words, other.tags)
+    tokens.write_text(json.dumps({"tokens": ["1998", "7"], "tags": ["O", "O"]}) + "\n")
+    assert tags.read_sentences(str(tokens), "train_file", True)[0].words == ["1998", "7"]
     # UTF-16 counts the smiley twice; every ideograph is a word, which no span cuts.
     smiley = [{"start": 1, "end": 3, "label": "LOC", "text": "\u5317\u4eac"}]
     for shift, told in ((0, None), (1, "the span '\u5317\u4eac' is '\u4eac\u3002' from 2 to 4")):

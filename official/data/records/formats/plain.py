@@ -4,9 +4,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
-from official.data.records.schema import Feature, describe_example, in_range, parse_examples, read_example
+from official.data.records.schema import (
+    Feature,
+    describe_example,
+    in_range,
+    parse_examples,
+    read_example,
+    where_all,
+)
+
+_WRONG_PLACES = "its slots do not hold each position of the text once"
 
 
 class Plain:
@@ -70,28 +81,25 @@ class Remask(Plain):
     """Reader of records with the predicted tokens first, which it moves back to their positions."""
 
     def parse_rows(self, rows_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
-        found, place_BS, is_used_BS = _parse_static(rows_N, schema)
-        length, most, rows = schema["input_ids"].length, schema["masked_lm_ids"].length, tf.shape(place_BS)[0]
-        # Unused values go to a column that is dropped.
-        place_BS = tf.where(is_used_BS, place_BS, length)
-        where_BS2 = tf.stack([tf.broadcast_to(tf.range(rows)[:, None], [rows, length]), place_BS], axis=2)
-
-        def put_back(values_BS: tf.Tensor) -> tf.Tensor:
-            placed = tf.scatter_nd(where_BS2, values_BS, [rows, length + 1])
-            return tf.ensure_shape(placed[:, :length], [None, length])
-
-        count_B1 = found["mask_padding_index"]
-        tokens_B1 = found["seq_padding_index"] - most + count_B1
+        found, put_back, mask_BS, _ = _parse_static(rows_N, schema)
+        slot_P = tf.range(schema["masked_lm_ids"].length)
+        positions_BP = found["input_position"][:, : len(slot_P)]
         return {
             **{name: values for name, values in found.items() if name in schema},
             "input_ids": put_back(found["input_ids"]),
-            "input_mask": tf.cast(tf.range(length) < tokens_B1, tf.int32),
+            "input_mask": mask_BS,
             "segment_ids": put_back(found["segment_ids"]),
-            "masked_lm_positions": tf.where(tf.range(most) < count_B1, found["input_position"][:, :most], 0),
+            "masked_lm_positions": tf.where(slot_P < found["mask_padding_index"], positions_BP, 0),
         }
 
     def describe_mismatch(self, record: bytes, schema: dict[str, Feature]) -> str | None:
-        return describe_example(record, _static_features(schema))
+        if problem := describe_example(record, _static_features(schema)):
+            return problem
+        try:
+            _parse_static(tf.constant([record]), schema)
+        except tf.errors.InvalidArgumentError:
+            return f"feature input_position is wrong: {_WRONG_PLACES}"
+        return None
 
 
 class Static(Remask):
@@ -99,11 +107,12 @@ class Static(Remask):
     tokens instead of gathering them. The features are those of `schema.static_schema`."""
 
     def parse_rows(self, rows_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
-        found, place_BS, is_used_BS = _parse_static(rows_N, schema)
+        found, _, _, is_used_BS = _parse_static(rows_N, schema)
         rows = {
             **{name: values for name, values in found.items() if name in schema},
             "input_mask": tf.cast(is_used_BS, tf.int32),
-            "position_ids": tf.where(is_used_BS, place_BS, 0),  # the position of padding may be out of range
+            # The position of padding may be out of range.
+            "position_ids": tf.where(is_used_BS, found["input_position"], 0),
         }
         return in_range(rows, schema)
 
@@ -122,10 +131,28 @@ def _static_features(schema: dict[str, Feature]) -> dict[str, Feature]:
     }
 
 
-def _parse_static(serialized_B: tf.Tensor, schema: dict[str, Feature]) -> tuple:
-    """Returns the features of records, the position in the text of each of their S slots, int32 [B, S], and
-    whether the slot holds a token, bool [B, S]."""
+def _parse_static(
+    serialized_B: tf.Tensor, schema: dict[str, Feature]
+) -> tuple[dict[str, tf.Tensor], Callable[[tf.Tensor], tf.Tensor], tf.Tensor, tf.Tensor]:
+    """Returns the features of records; a function that moves values [B, S] of slots to the positions of their
+    tokens; the mask of these positions, int32 [B, S]; and whether a slot holds a token, bool [B, S].
+
+    Fails with InvalidArgumentError unless each position of the text is that of one slot: of two tokens at one
+    position, one would be lost.
+    """
     found = parse_examples(serialized_B, _static_features(schema))
-    slot_S = tf.range(schema["input_ids"].length)
-    is_filled_BS = (slot_S < found["mask_padding_index"]) | (slot_S >= schema["masked_lm_ids"].length)
-    return found, found["input_position"], is_filled_BS & (slot_S < found["seq_padding_index"])
+    length, most = schema["input_ids"].length, schema["masked_lm_ids"].length
+    slot_S, count_B1, end_B1 = tf.range(length), found["mask_padding_index"], found["seq_padding_index"]
+    is_used_BS = ((slot_S < count_B1) | (slot_S >= most)) & (slot_S < end_B1)
+    # Unused slots, and positions that do not exist, go to a column that is dropped.
+    place_BS = tf.where(is_used_BS, tf.minimum(found["input_position"], length), length)
+    rows = tf.shape(place_BS)[0]
+    where_BS2 = tf.stack([tf.broadcast_to(tf.range(rows)[:, None], [rows, length]), place_BS], axis=2)
+
+    def put_back(values_BS: tf.Tensor) -> tf.Tensor:
+        placed = tf.scatter_nd(where_BS2, values_BS, [rows, length + 1])
+        return tf.ensure_shape(placed[:, :length], [None, length])
+
+    mask_BS = tf.cast(slot_S < end_B1 - most + count_B1, tf.int32)
+    found = where_all([put_back(tf.ones_like(place_BS)) == mask_BS], found, _WRONG_PLACES)
+    return found, put_back, mask_BS, is_used_BS
