@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from official import config as config_lib
-from tests.conftest import TINY
+from tests.fixtures import TINY
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] red blue green one two three four five is the ball who what where . ? box"

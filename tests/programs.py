@@ -5,7 +5,7 @@ import pathlib
 import subprocess
 import sys
 
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 FOLDERS = ("scripts", "checkpoints_tools")
 PATHS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))

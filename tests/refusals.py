@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from official.io.errors import ConfigError
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 
 def assert_refused(call: Callable, cases: Iterable[tuple], kind: type[Exception] = ConfigError) -> None:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests import programs
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 GROUND = {"config", "io", "native"}
 TOOLS = {"modeling", "data", "optimization", "distribution", "checkpoint", "reporting"}

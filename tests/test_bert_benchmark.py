@@ -12,7 +12,7 @@ from official import config as config_lib
 from official.cli import flags
 from official.reporting.result import TrainResult, read_result
 from tests import programs
-from tests.conftest import ROOT, TINY
+from tests.fixtures import ROOT, TINY
 from tf2_bert import bert_benchmark
 from tf2_bert.bert_benchmark import BertClassifyBenchmarkReal, BertPretrainingBenchmark
 

@@ -20,7 +20,7 @@ from official.io.errors import ConfigError
 from official.io.sentence_folder import EmbeddingSettings
 from official.models import TASKS, from_pretrained
 from tests.checkpoint.tensors import random_tensors, shapes_of
-from tests.conftest import slow
+from tests.fixtures import slow
 from tests.inference.test_foreign_folders import CONFIG, HIDDEN, POSITIONS, WORDS
 
 TEXTS = ["the dog is good .", "a cat", "the cat is bad . the dog runs"]

@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.conftest import ROOT
 from tests.fine_tuning_files import fixture_glue, fixture_make, fixture_squad, fixture_vocab_file  # noqa: F401
+from tests.fixtures import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))

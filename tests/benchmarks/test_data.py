@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from official.data.records import encoding
-from tests.conftest import write_records
+from tests.fixtures import write_records
 from tests.records import short_examples
 
 RECORDS, LENGTH, MOST = 60, 16, 3

@@ -14,8 +14,8 @@ import pytest
 import start
 
 from official.io.errors import ConfigError
-from tests.conftest import TINY
 from tests.fine_tuning_files import fixture_vocab_file, squad_json  # noqa: F401
+from tests.fixtures import TINY
 from tests.io.test_vocabulary_files import write_tokenizer
 
 # Of a Trainer that is a line of its own: it counts how often it was asked, in its folder.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from official.io.errors import ConfigError
-from tests.conftest import TINY
+from tests.fixtures import TINY
 
 MODEL = dict(TINY, family="modernbert", block_type="modernbert", hidden_act="gelu_erf", local_attention=8)
 

@@ -28,7 +28,7 @@ from official.io.errors import ConfigError
 from official.reporting.measurement import Timing
 from official.reporting.result import write_result
 from tests import programs
-from tests.conftest import ROOT, TINY
+from tests.fixtures import ROOT, TINY
 from tests.reporting.test_reporting import fake_metrics, make_result, save_metrics
 
 NAMES = sorted(

@@ -15,7 +15,7 @@ from programs import load
 from programs.load import Asked
 
 from official.io.errors import ConfigError
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 PAIRS = [("Who?", "Ada wrote."), ("What?", "Boats sail, Zoë."), ("When?", "Noon came.")]
 # Contracts of a server: answers the first word; version 2 is served once its folder is there.

@@ -18,7 +18,7 @@ from official.data.glue.tasks import TASKS, find_task
 from official.io import model_folder
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from tests.checkpoint.tensors import of_arrays, zeros
-from tests.conftest import TINY
+from tests.fixtures import TINY
 
 POOLER = ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
 RELATION = ["cls/seq_relationship/output_bias", "cls/seq_relationship/output_weights"]

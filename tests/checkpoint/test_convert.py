@@ -25,7 +25,7 @@ from official.io import model_folder, sentence_folder
 from official.modeling.models import BertPretrainer
 from tests import numpy_bert
 from tests.checkpoint.tensors import assert_same, named, of_arrays, random_tensors, shapes_of, with_slots
-from tests.conftest import ROOT, slow
+from tests.fixtures import ROOT, slow
 from tests.numpy_bert import NumpyBert
 
 FORMATS = ("google", "graphcore", "popart", "keras", "garden", "huggingface")

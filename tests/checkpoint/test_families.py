@@ -21,7 +21,7 @@ from official.io import model_folder, vocabulary_files
 from official.io.errors import ConfigError
 from official.models import from_pretrained
 from official.tasks import TASKS
-from tests.conftest import slow
+from tests.fixtures import slow
 from tests.numpy_bert import NumpyBert, gelu_erf
 from tests.refusals import assert_refused
 from tests.run_folders import run

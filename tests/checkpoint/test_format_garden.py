@@ -22,7 +22,7 @@ from tests.checkpoint.tensors import (
     shapes_of,
     zeros,
 )
-from tests.conftest import slow
+from tests.fixtures import slow
 
 HIDDEN, HEADS, LAYERS, WORDS, INNER, POSITIONS = 12, 3, 2, 20, 16, 8
 SPLIT = (HEADS, HIDDEN // HEADS)

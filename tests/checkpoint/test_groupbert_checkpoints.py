@@ -15,7 +15,7 @@ from official.inference import verification
 from official.modeling.models import BertPretrainer
 from tests.checkpoint.tensors import assert_same, named
 from tests.checkpoint.test_convert import arrays_of, to, write
-from tests.conftest import TINY
+from tests.fixtures import TINY
 from tests.modeling.models import randomised
 from tests.modeling.test_groupbert import config
 

@@ -24,7 +24,7 @@ from official.data.word_pieces.wordpiece import WordPiece
 from official.io import model_folder, vocabulary_files
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from tests.checkpoint.tensors import named, of_arrays
-from tests.conftest import ROOT, TEST_DATA, TINY
+from tests.fixtures import ROOT, TEST_DATA, TINY
 
 TEXTS = ["Paris is in France.", "The café's naïve Zürich, 中國 and don't — 3.14 %!", "élan ΑΩ", "UPPER lower"]
 PYTHONS = os.environ.get("BERT_TEST_TRANSFORMERS", sys.executable).split(",")

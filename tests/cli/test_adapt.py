@@ -17,7 +17,7 @@ from official.data.records.schema import read_example
 from official.io.errors import ConfigError
 from official.modeling.models import MaskedLMModel
 from tests import records
-from tests.conftest import TINY
+from tests.fixtures import TINY
 from tests.run_folders import assert_same_state, state_of
 from tests.shared_steps import fixture_step_pool, share_steps  # noqa: F401
 

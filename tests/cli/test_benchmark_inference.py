@@ -16,7 +16,7 @@ from official.cli.benchmark.inference import Block
 from official.config import BertConfig
 from official.io.errors import ConfigError
 from tests import programs
-from tests.conftest import TINY
+from tests.fixtures import TINY
 
 # The interface: what every row has.
 KEYS = {"name", "dtype", "max_seq_length", "batch", "backend", "sequences_per_sec", "latency_ms"}

@@ -15,7 +15,7 @@ import pytest
 
 from official.cli.benchmark import run, spec
 from official.io.errors import ConfigError
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 SPECS = ROOT / "tests" / "cli" / "specs"
 

@@ -6,7 +6,7 @@ import pytest
 
 from official.reporting import measurement
 from tests import programs
-from tests.conftest import TINY
+from tests.fixtures import TINY
 
 
 def test_median_and_spread():

@@ -15,7 +15,7 @@ from official.cli import flags, table
 from official.cli.benchmark import inference, run, spec
 from official.cli.benchmark.inference import Block
 from official.graphcore import log_style
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 FILE = ROOT / "benchmarks.yml"

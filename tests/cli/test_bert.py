@@ -8,7 +8,7 @@ import pytest
 
 from official.cli import command_line, completion, configs, flags, main, table
 from tests import programs
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 
 def typed(monkeypatch, capsys, *arguments: str):

@@ -8,7 +8,7 @@ import sys
 from official.cli import outputs
 from official.reporting import plots
 from tests import programs
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 COMMANDS = ["train.py", *programs.SCRIPTS]
 # Asks all for help in one process, and says which loads TensorFlow for it or has a flag without a word.

@@ -20,7 +20,7 @@ from official.cli import ask
 from official.inference import source
 from official.io.errors import ConfigError
 from official.modeling.models import BertPretrainer
-from tests.conftest import TINY
+from tests.fixtures import TINY
 
 SENTENCE = "the cat sees a red house near the river".split()
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(SENTENCE)), "##s", "."]

@@ -8,7 +8,7 @@ import pytest
 
 from official.cli import flags
 from tests import programs
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 GROUPBERT = [f"groupbert_{size}" for size in ("base", "large", "medium", "mini", "tiny")]
 ELECTRA = ("electra_base", "electra_small")

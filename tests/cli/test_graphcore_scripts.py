@@ -13,7 +13,7 @@ from official.data.generated import Text, make_vocabulary
 from official.data.glue.tasks import find_task
 from official.data.pretraining.examples import ExampleRules
 from tests import programs
-from tests.conftest import ROOT, TINY
+from tests.fixtures import ROOT, TINY
 
 MODEL = {**TINY, "num_hidden_layers": 1, "max_position_embeddings": 48}
 RUN = dict(model=MODEL, train_batch_size=8, num_train_epochs=1, stop_steps=4, steps_per_loop=2)

@@ -11,7 +11,7 @@ from official.cli import command_line, flags
 from official.inference import source
 from official.io import files
 from official.io.errors import ConfigError
-from tests.conftest import TINY
+from tests.fixtures import TINY
 from tests.refusals import assert_refused
 
 

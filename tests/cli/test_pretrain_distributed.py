@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests import programs
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 # Writes its name and words as a line of JSON. poprun, too, leaves what a phase leaves: a checkpoint.
 STAND_IN = """#!{python}

@@ -8,7 +8,7 @@ import yaml
 
 from official.cli import command_line, configs, flags, foreign, train
 from official.config import FIELDS, ConfigError, process_rank, train_steps
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 INFER = "--generated-data=true --epochs-inference 20 --input-files=squad/dev-v1.1.json"
 SETTINGS = yaml.safe_load((ROOT / "tests/cli/published_settings.yml").read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from official.cli import flags
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 
 @pytest.fixture(autouse=True, name="folder")

@@ -15,7 +15,7 @@ from official.io.vocabulary_files import SPECIAL_TOKENS
 from tests import programs
 from tests.cli.test_fine_tuning_scripts import MODELS
 from tests.cli.test_python_config import fixture_folder  # noqa: F401
-from tests.conftest import ROOT, TINY
+from tests.fixtures import ROOT, TINY
 
 PATH = ROOT / "tests" / "cli" / "refused_commands.txt"
 GROUPS = re.findall(r"^\[(.*)\]\n((?:.+\n)+)", PATH.read_text(encoding="utf-8"), re.MULTILINE)

@@ -11,7 +11,7 @@ import yaml
 from official.cli import flags, render_job
 from official.io.errors import ConfigError
 from tests import programs
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.launching import kubernetes_schemas
 
 SHIPPED = sorted((ROOT / "deploy" / "kubernetes" / "training").glob("*.yaml"))

@@ -16,7 +16,7 @@ from official.data.text import documents
 from official.inference import methods
 from official.io import files, json_files, record_paths, vocabulary_files
 from official.io.errors import ConfigError
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 POINTER = files.POINTER_START + b"\noid sha256:" + b"7" * 64 + b"\nsize 440000000\n"
 LFS = "Git LFS pointer (440,000,000 bytes in the store), not the file: git lfs pull"

@@ -12,7 +12,7 @@ from official.config import cluster
 from official.config.cluster import Cluster, find_cluster, read_cluster
 from official.io.errors import ConfigError
 from tests.config.test_configs import GOOD
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.refusals import assert_refused
 
 TABLES = yaml.safe_load((ROOT / "tests/config/clusters.yaml").read_text(encoding="utf-8"))

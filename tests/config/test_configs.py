@@ -10,7 +10,7 @@ from official import config as config_lib
 from official.cli import flags
 from official.distribution.batch_plan import eval_is_due, loop_length, make_batch_plan, next_evaluation
 from official.io.errors import ConfigError
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.refusals import assert_refused, refused
 
 FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))

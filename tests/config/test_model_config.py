@@ -7,7 +7,7 @@ import pytest
 from official import config as config_lib
 from official.checkpoint.containers import hf_folder
 from official.io.errors import ConfigError
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.refusals import assert_refused, refused
 
 SIZES = json.loads((ROOT / "configs/models/bert_base.json").read_text()) | {"hidden_act": "gelu_new"}

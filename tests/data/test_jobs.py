@@ -27,9 +27,9 @@ from official.data.records import files as record_files
 from official.data.text import documents, preparation, samples
 from official.io import files, jobs, record_paths, writing
 from official.io.errors import ConfigError
-from tests.conftest import ROOT, slow, write_records
 from tests.data.pretraining.test_creation import WORDS, create, make_job, make_text, write
 from tests.data.records.test_records import make_examples
+from tests.fixtures import ROOT, slow, write_records
 from tests.records import encode, short_examples
 
 each_job = pytest.mark.parametrize("name", ["create", "prepare", slow("pack")])

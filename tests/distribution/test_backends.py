@@ -13,7 +13,7 @@ from official.config.backends import BACKENDS
 from official.distribution import strategy as strategy_lib
 from official.modeling import layers, models
 from official.modeling.operations import fused
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.gpu.conftest import fixture_float32_products  # noqa: F401
 from tests.test_architecture import parsed
 

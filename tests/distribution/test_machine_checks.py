@@ -17,7 +17,7 @@ from official.config import ConfigError
 from official.distribution import machine_checks
 from official.io import gpus, native_library
 from tests import programs
-from tests.conftest import CACHE, ROOT, TINY
+from tests.fixtures import CACHE, ROOT, TINY
 
 # TensorFlow 2.21.0's build_info.py and METADATA.
 BUILD = {

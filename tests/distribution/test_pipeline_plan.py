@@ -24,7 +24,7 @@ from official.distribution.pipeline_plan import (
 )
 from official.planning.graph_cost import stage_costs
 from official.tasks import TASKS
-from tests.conftest import TINY, slow
+from tests.fixtures import TINY, slow
 from tests.refusals import assert_refused, refused
 
 HEADS = dict(pretrain=["pooler", "masked_lm", "next_sentence"], squad=["span"], glue=["pooler", "classifier"])

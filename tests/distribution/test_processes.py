@@ -21,7 +21,7 @@ from official.data.records import schema as schema_lib
 from official.io import signals
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
-from tests.conftest import ROOT, TINY, make_records, slow, write_records
+from tests.fixtures import ROOT, TINY, make_records, slow, write_records
 from tests.records import short_examples
 from tests.run_folders import assert_same_run, assert_same_state, run, state_of, untimed_metrics
 from tests.training.test_training import assert_close

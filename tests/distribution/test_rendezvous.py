@@ -20,8 +20,8 @@ from official.distribution import heartbeat, rendezvous
 from official.distribution import strategy as strategy_lib
 from official.io.errors import ConfigError, PeerError
 from tests import programs
-from tests.conftest import ROOT
 from tests.distribution.test_processes import free_ports
+from tests.fixtures import ROOT
 
 
 def free_hosts(count: int) -> list[str]:

@@ -12,7 +12,6 @@ import time
 import pytest
 
 from tests import programs
-from tests.conftest import ROOT
 from tests.distribution.test_processes import (  # noqa: F401
     _names,
     free_ports,
@@ -21,6 +20,7 @@ from tests.distribution.test_processes import (  # noqa: F401
     wait_for,
     workspace,
 )
+from tests.fixtures import ROOT
 
 SCRIPT = f"{ROOT}/deploy/slurm/train.sbatch"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import TINY
+from tests.fixtures import TINY
 from tests.gpu.devices import small_config
 from tests.gpu.steps import make_step
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from official.data.pipeline import TrainingOrder
 from official.distribution import strategy as strategy_lib
 from official.training import feeding
-from tests.conftest import TINY, make_records, write_records
+from tests.fixtures import TINY, make_records, write_records
 from tests.gpu.devices import full_float32, pair_settings, small_config
 from tests.gpu.steps import make_step
 

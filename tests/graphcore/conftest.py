@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from official.graphcore import rules
-from tests.conftest import ROOT
 from tests.fine_tuning_files import fixture_make, fixture_squad, fixture_vocab_file  # noqa: F401
+from tests.fixtures import ROOT
 from tests.shared_steps import fixture_step_pool, shared_steps  # noqa: F401
 
 REFUSED = yaml.safe_load((ROOT / "tests/graphcore/refused.yml").read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ import re
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.test_architecture import imported_names
 
 NAMES_FILE = pathlib.Path(__file__).with_name("tensorflow_2_6_names.txt")

@@ -14,7 +14,7 @@ from official.graphcore import configuration_terms, pipeline, rules
 from official.graphcore.configuration_keys import FAMILIES, IPU_ONLY, NOT_NEEDED
 from official.graphcore.configurations import family_of
 from official.graphcore.rules import OPTIONS
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.graphcore.conftest import REFUSED
 from tests.refusals import assert_refused
 

@@ -20,8 +20,8 @@ from official.graphcore import pipeline
 from official.io.errors import ConfigError
 from official.reporting.metrics import read_metrics
 from official.reporting.result import read_result
-from tests.conftest import ROOT, TINY
 from tests.data.glue.test_glue_data import write_split
+from tests.fixtures import ROOT, TINY
 from tests.graphcore import ipu_fake
 from tests.graphcore.conftest import REFUSED, with_ipu_options
 from tests.graphcore.test_run import (

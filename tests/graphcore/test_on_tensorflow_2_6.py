@@ -22,9 +22,9 @@ from official.optimization.plain_optimizers import build_plain
 from official.optimization.train_state import build_state
 from official.reporting.metrics import read_metrics
 from tests import programs
-from tests.conftest import ROOT, make_records, write_records
 from tests.data.glue.test_glue_data import write_split
 from tests.fine_tuning_files import fixture_make, fixture_squad, fixture_vocab_file, squad_json  # noqa: F401
+from tests.fixtures import ROOT, make_records, write_records
 from tests.graphcore import old_stack_ipu_run
 from tests.graphcore.test_run import STAGES
 from tests.records import short_examples

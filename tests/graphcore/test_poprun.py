@@ -11,7 +11,7 @@ import yaml
 from official.cli import launch
 from official.graphcore import poprun
 from tests import programs
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 PUBLISHED = yaml.safe_load((ROOT / "tests/graphcore/published_commands.yml").read_text(encoding="utf-8"))
 SHELL, RUNS = PUBLISHED["shell"], PUBLISHED["runs"]

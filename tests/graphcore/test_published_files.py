@@ -10,7 +10,7 @@ from official.cli import flags
 from official.graphcore.configuration_keys import FAMILIES
 from official.io.errors import ConfigError
 from official.io.json_files import read_yaml
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.refusals import assert_refused
 
 pytestmark = pytest.mark.nightly

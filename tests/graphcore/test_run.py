@@ -21,7 +21,7 @@ from official.reporting.metrics import read_metrics
 from official.reporting.result import read_result
 from official.tasks import TASKS, pretraining
 from official.training import run as runner
-from tests.conftest import write_records
+from tests.fixtures import write_records
 from tests.graphcore import ipu_fake
 from tests.graphcore.conftest import REFUSED
 from tests.records import short_examples

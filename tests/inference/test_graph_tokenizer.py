@@ -16,7 +16,7 @@ from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, loa
 from official.data.word_pieces.wordpiece import WordPiece
 from official.inference.graph_tokenizer import Splitter
 from official.io.errors import ConfigError
-from tests.conftest import TEST_DATA, slow
+from tests.fixtures import TEST_DATA, slow
 from tests.inference.test_graph_methods import few_characters
 
 CODE_POINTS = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]

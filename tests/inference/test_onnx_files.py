@@ -13,7 +13,7 @@ from official.config import BertConfig, ConfigError
 from official.inference import backends, onnx_files
 from official.inference import source as source_lib
 from official.inference.rows import Rows
-from tests.conftest import TINY, slow
+from tests.fixtures import TINY, slow
 
 BACKENDS = ("onnxruntime", "openvino")
 HEADS = ("answer", "classify", "embed", "fill_mask")

@@ -12,7 +12,7 @@ from official.inference import backends, fused_bert, rows, source
 from official.inference.backends import tensorflow as backend
 from official.io.native_library import Processor
 from official.modeling import stages
-from tests.conftest import slow
+from tests.fixtures import slow
 
 SIZES = dict(vocab_size=90, hidden_size=48, num_hidden_layers=2, num_attention_heads=3, intermediate_size=64)
 GROUPBERT = dict(groupbert_ffn_output_groups=2, groupbert_conv_group_size=16)

@@ -13,7 +13,7 @@ import pytest
 from official.io import engines
 from official.io.errors import ConfigError
 from tests import programs, worker_tasks
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 JOB = """
 import sys

@@ -14,7 +14,7 @@ import pytest
 from official.io import files, jobs, writing
 from official.io.errors import ConfigError
 from tests import programs
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 # A server of the S3 protocol, which writes its address in a line, and ends when stdin does.
 SERVER = """

@@ -8,7 +8,7 @@ import pytest
 from official.io import json_files
 from official.io.errors import ConfigError
 from official.reporting import comparison, metrics, result
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.refusals import assert_refused
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.io.test_engines import is_alive, wait_for
 
 psutil = pytest.importorskip("psutil")

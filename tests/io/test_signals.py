@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests import programs
-from tests.conftest import ROOT, TINY
+from tests.fixtures import ROOT, TINY
 
 NUMBERS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 NUMBERS += [(signal.SIGHUP, 129, "hung up")]

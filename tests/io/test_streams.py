@@ -9,7 +9,7 @@ from unittest import mock
 
 from official.io import quiet
 from tests import programs
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 HEAD = """
 import os, sys
@@ -136,6 +136,7 @@ sys.exit(7)
     assert run("os.environ['PATH'] = '/nowhere'" + code) == (7, b"", said * 500)
 
 
+@pytest.mark.slow
 def test_the_first_import_of_a_package_is_quiet_and_tells_what_fails(tmp_path):
     model = "import tensorflow as tf; from official.modeling.layers import Dense; Dense('a', 4, 4, 0.1)\n"
     assert run(model + "tf.function(lambda x: x + 1, jit_compile=True)(1)") == (0, b"", b"")

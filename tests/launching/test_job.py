@@ -14,7 +14,7 @@ import pytest
 
 from official.launching import job
 from tests import programs
-from tests.conftest import ROOT, slow
+from tests.fixtures import ROOT, slow
 from tests.refusals import assert_refused
 
 RANK = 'case $TF_CONFIG in *"index\\": 0"*) r=0;; *) r=1;; esac; '  # in the shell of each process

@@ -12,7 +12,7 @@ import yaml
 
 from official.config.cluster import find_cluster
 from official.launching import manifests
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.launching import kubernetes_schemas
 from tests.programs import stand_in
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from tests import programs
-from tests.conftest import ROOT, TINY
 from tests.distribution.network import ADDRESSES, hosts, ip  # noqa: F401
 from tests.distribution.test_processes import finish, of_kind, start, wait_for, workspace  # noqa: F401
 from tests.fine_tuning_files import VOCABULARY, squad_json
+from tests.fixtures import ROOT, TINY
 from tests.run_folders import assert_same_state, state_of, untimed_metrics
 
 STEPS = 8

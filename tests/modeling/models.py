@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.conftest import TINY
+from tests.fixtures import TINY
 from tests.numpy_bert import NumpyBert
 
 RATES = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}

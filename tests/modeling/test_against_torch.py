@@ -20,7 +20,7 @@ from official.config import BertConfig, bert_config_from_dict, read_json
 from official.modeling import objectives
 from official.modeling.models import BertPretrainer
 from tests import programs
-from tests.conftest import ROOT, TINY
+from tests.fixtures import ROOT, TINY
 from tests.modeling.models import features, randomised
 
 pytestmark = pytest.mark.slow

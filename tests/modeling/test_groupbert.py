@@ -9,7 +9,7 @@ import tensorflow as tf
 from official.config import BertConfig
 from official.modeling.blocks import groupbert
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
-from tests.conftest import TINY, slow
+from tests.fixtures import TINY, slow
 from tests.modeling import models
 from tests.numpy_groupbert import NumpyGroupBert, convolve
 

@@ -12,7 +12,7 @@ from official.modeling import layers, objectives
 from official.modeling.models import BertPretrainer
 from official.modeling.stages import symbolic_model
 from tests import numpy_bert
-from tests.conftest import ROOT, TINY, slow
+from tests.fixtures import ROOT, TINY, slow
 from tests.modeling.models import OPERATIONS, assert_same, features, oracle, outputs_and_gradients, randomised
 
 

@@ -15,7 +15,7 @@ from official.config import BertConfig
 from official.config.model import bert_config_from_dict
 from official.modeling.blocks import modernbert
 from official.modeling.models import MaskedLMModel, SequenceModel, SpanModel, TagModel
-from tests.conftest import slow
+from tests.fixtures import slow
 from tests.modeling import models
 from tests.numpy_modernbert import NumpyModernBert
 from tests.refusals import assert_refused

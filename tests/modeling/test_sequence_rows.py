@@ -9,7 +9,7 @@ from official.config import BertConfig, encoder_options
 from official.modeling import attention, varlen
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from official.modeling.varlen import SequenceLayout
-from tests.conftest import TINY, slow
+from tests.fixtures import TINY, slow
 from tests.modeling import models
 
 ROW = 24  # widths of 8, 16 and 24 tokens

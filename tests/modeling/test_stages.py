@@ -9,7 +9,7 @@ from official.modeling import blocks, stages
 from official.modeling import layers as layers_lib
 from official.modeling.blocks import bert
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
-from tests.conftest import TINY
+from tests.fixtures import TINY
 from tests.modeling.models import RATES, copy_weights, features, randomised
 
 SIZES = BertConfig(**{**TINY, **RATES})

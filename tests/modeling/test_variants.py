@@ -13,7 +13,7 @@ from official.modeling.layers import after
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from official.planning import graph_cost
 from official.planning.graph import FlatGraph, execution_order, peak_bytes
-from tests.conftest import TINY
+from tests.fixtures import TINY
 from tests.modeling import models
 
 GROUPS = dict(groupbert_ffn_output_groups=2, groupbert_conv_group_size=8)

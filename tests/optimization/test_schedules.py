@@ -11,7 +11,7 @@ from official.cli import flags
 from official.config.values import read_by_step
 from official.optimization import schedules
 from official.optimization.train_state import LossScale
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 PEAK, FLOOR, TOTAL = 0.006, 1e-7, 200
 BY_STEP = '{"100": 3e-4, "0": 1e-3, "7": 2e-3}'

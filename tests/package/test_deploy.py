@@ -13,7 +13,7 @@ from google.protobuf import text_format
 from official.cli import table
 from official.launching import manifests
 from tests import programs
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.launching import kubernetes_schemas
 
 IMAGES = {name: ROOT / "deploy" / "docker" / name / "Dockerfile" for name in ("cpu", "gpu", "serve")}

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.programs import call
 
 IMPORTS = (

@@ -21,7 +21,7 @@ from official.config import FIELDS
 from official.data.pretraining import examples
 from official.io import signals
 from official.reporting import result
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.test_architecture import ALLOWED, GROUND
 from tf2_bert import bert_benchmark
 

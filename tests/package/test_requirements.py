@@ -9,7 +9,7 @@ import pytest
 import setuptools
 from packaging.requirements import Requirement
 
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.test_architecture import imported_modules
 
 OWN = {"official", "tf2_bert", "checkpoints_tools", "train"}

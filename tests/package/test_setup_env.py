@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests import programs
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 # Says a version, makes a "venv" that holds itself, and writes down what pip is to do.
 STAND_IN = """#!/bin/sh

@@ -6,7 +6,7 @@ import sys
 
 from official.cli import train
 from official.training import step
-from tests.conftest import ROOT, TINY
+from tests.fixtures import ROOT, TINY
 
 OFFICIAL = f"{ROOT / 'official'}/"
 # Below the path: the kernels that --kernels chooses, and the devices.

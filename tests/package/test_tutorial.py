@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests import programs
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
 _BERT = f"!{sys.executable} -m official.cli "

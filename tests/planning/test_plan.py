@@ -18,7 +18,7 @@ from official.planning.graph import FlatGraph, execution_order, peak_bytes
 from official.tasks import TASKS
 from official.training import step_benchmark
 from tests import programs
-from tests.conftest import ROOT, TINY, slow
+from tests.fixtures import ROOT, TINY, slow
 from tests.refusals import assert_refused
 from tests.training.test_training import make_loop, replicas
 

@@ -17,7 +17,7 @@ from official.io.errors import ConfigError
 from official.reporting import comparison
 from official.reporting import convergence as convergence_lib
 from official.reporting import plots as plots_lib
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.refusals import assert_refused
 from tests.reporting.test_reporting import save_metrics
 

@@ -19,7 +19,7 @@ from official.training import feeding
 from official.training.metrics_window import NonFiniteError
 from official.training.strategy_loop import Loop
 from tests import programs
-from tests.conftest import FSYNC, slow, write_records
+from tests.fixtures import FSYNC, slow, write_records
 from tests.records import short_examples
 from tests.refusals import assert_refused
 from tests.run_folders import run

@@ -18,7 +18,7 @@ from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
 from official.inference import Model, source
 from official.inference.rows import join
 from official.serving import export
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.inference.test_graph_methods import few_characters
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -23,8 +23,8 @@ from official.optimization import replica_step
 from official.planning import plan as plan_lib
 from official.tasks import TASKS
 from official.training import pipelined
-from tests.conftest import TINY, slow
 from tests.fine_tuning_files import COLOURS, WORDS
+from tests.fixtures import TINY, slow
 from tests.refusals import assert_refused
 from tests.run_folders import assert_resumes, run
 from tests.tasks.test_fine_tuning import MIRRORED

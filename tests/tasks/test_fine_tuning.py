@@ -22,8 +22,8 @@ from official.tasks import TASKS
 from official.training import finish as finish_lib
 from official.training import run as runner
 from official.training import task as task_lib
-from tests.conftest import ROOT, slow
 from tests.fine_tuning_files import COLOURS, WORDS
+from tests.fixtures import ROOT, slow
 from tests.run_folders import run
 
 MIRRORED = dict(

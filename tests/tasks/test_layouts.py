@@ -17,9 +17,9 @@ from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import evaluate
 from official.training.strategy_loop import Loop
-from tests.conftest import slow
 from tests.data.glue.test_glue_data import write
 from tests.fine_tuning_files import COLOURS, squad_json, squad_settings, synthetic_tasks
+from tests.fixtures import slow
 from tests.modeling.models import randomised
 from tests.run_folders import assert_same_state, run, state_of
 from tests.tasks.test_fine_tuning import MIRRORED
@@ -139,7 +139,8 @@ def test_losses_gradients_and_outputs_are_those_of_a_sequence_a_row(files, name,
         np.testing.assert_allclose(output, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("name,file", [("squad", "predictions.json"), slow("rte", "RTE.tsv")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name,file", [("squad", "predictions.json"), ("rte", "RTE.tsv")])
 def test_predictions_are_those_of_a_sequence_a_row(files, tmp_path, name, file):
     """The last batch is filled up."""
     expected = pytest.approx(run(files(name, do_predict=True, **ONE_GRAPH)).scores, abs=1e-5)

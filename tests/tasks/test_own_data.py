@@ -25,8 +25,8 @@ from official.modeling import objectives
 from official.optimization import optimizers
 from official.tasks import TASKS
 from official.training.loop import RunLoop
-from tests.conftest import slow
 from tests.fine_tuning_files import COLOURS
+from tests.fixtures import slow
 from tests.refusals import assert_refused
 from tests.run_folders import assert_resumes, run, state_of
 from tests.tasks.test_layouts import assert_same_gradients, loss_and_gradients

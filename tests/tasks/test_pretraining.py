@@ -15,8 +15,8 @@ from official.data.records import encoding
 from official.data.records import schema as schema_lib
 from official.io.errors import ConfigError
 from official.tasks.pretraining import PretrainingTask
-from tests.conftest import write_records
 from tests.data.records.test_records import LENGTH, MOST, make_examples
+from tests.fixtures import write_records
 from tests.modeling.models import randomised
 from tests.records import without_masks
 from tests.refusals import assert_refused

@@ -12,7 +12,7 @@ from official.cli import train
 from official.inference import load
 from official.io.errors import ConfigError
 from official.reporting.result import TrainResult
-from tests.conftest import TINY
+from tests.fixtures import TINY
 from tests.run_folders import run
 
 MODEL = dict(TINY, num_hidden_layers=1, max_position_embeddings=48, layer_norm_eps=1e-3)

@@ -6,8 +6,8 @@ import pytest
 
 from official.data.records import encoding, on_the_fly
 from official.data.records.formats import packed
-from tests.conftest import write_records
 from tests.fine_tuning_files import fixture_glue, fixture_make, fixture_squad, fixture_vocab_file  # noqa: F401
+from tests.fixtures import write_records
 from tests.records import short_examples, without_masks
 from tests.shared_steps import fixture_step_pool, shared_steps  # noqa: F401
 

@@ -19,8 +19,8 @@ from official.planning import plan as plan_lib
 from official.tasks.pretraining import PretrainingTask
 from official.training import metrics_window
 from official.training import run as runner
-from tests.conftest import slow, write_records
 from tests.data.records.test_records import LENGTH, MOST, static_mask_examples
+from tests.fixtures import slow, write_records
 from tests.records import short_examples
 from tests.refusals import assert_refused
 from tests.run_folders import run

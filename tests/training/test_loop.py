@@ -25,7 +25,7 @@ from official.training import run as runner
 from official.training.loop import Outcome
 from official.training.process_group import ProcessGroup
 from official.training.strategy_loop import Loop
-from tests.conftest import TINY, slow
+from tests.fixtures import TINY, slow
 from tests.run_folders import assert_same_run, run
 from tests.training.test_training import DROPOUT
 

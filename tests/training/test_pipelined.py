@@ -9,7 +9,7 @@ from official.distribution import pipeline_plan as plan_lib
 from official.distribution import strategy as strategy_lib
 from official.io.errors import ConfigError
 from official.training import pipelined
-from tests.conftest import slow
+from tests.fixtures import slow
 from tests.refusals import assert_refused
 from tests.run_folders import run, state_of
 from tests.training.test_training import DROPOUT, assert_close, make_loop, replicas, values

@@ -11,7 +11,7 @@ from official.optimization import replica_step
 from official.optimization.optimizers import NativeOptimizer
 from official.optimization.train_state import LossScale
 from official.training import resume, run_lock
-from tests.conftest import slow
+from tests.fixtures import slow
 from tests.run_folders import assert_same_state, state_of
 from tests.training.test_training import (
     DROPOUT,
@@ -173,14 +173,15 @@ def test_float16_sends_the_gradient_times_the_loss_scale_and_nothing_larger(make
         assert np.isinf(found).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
-        slow(dict(allreduce_dtype="bfloat16", dtype="bf16")),
+        dict(allreduce_dtype="bfloat16", dtype="bf16"),
         NARROW,
-        slow(dict(allreduce_dtype="float16", loss_scale="dynamic", num_accumulation_steps=2, **LOCAL)),
-        slow(dict(allreduce_dtype="float16", dtype="fp16")),
-        slow(dict(allreduce_dtype="bfloat16", explicit_allreduce=True, allreduce_bytes_per_pack=5000)),
+        dict(allreduce_dtype="float16", loss_scale="dynamic", num_accumulation_steps=2, **LOCAL),
+        dict(allreduce_dtype="float16", dtype="fp16"),
+        dict(allreduce_dtype="bfloat16", explicit_allreduce=True, allreduce_bytes_per_pack=5000),
     ],
     ids=str,
 )

@@ -16,7 +16,7 @@ from official.io.errors import ConfigError
 from official.tasks import TASKS
 from official.training import feeding, resume, run_lock
 from official.training import run as runner
-from tests.conftest import make_records, slow, write_records
+from tests.fixtures import make_records, slow, write_records
 from tests.run_folders import (
     assert_resumes,
     assert_same_state,

@@ -23,7 +23,7 @@ from official.tasks import TASKS
 from official.tasks.pretraining import PretrainingTask
 from official.training import pipelined, run_lock
 from official.training.strategy_loop import Loop
-from tests.conftest import slow
+from tests.fixtures import slow
 from tests.refusals import assert_refused
 from tests.run_folders import run
 

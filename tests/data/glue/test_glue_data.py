@@ -20,8 +20,8 @@ from official.data.rows import text_rows
 from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces import wordpiece
 from official.io.errors import ConfigError
-from tests.conftest import TEST_DATA
 from tests.data.text.test_documents import write
+from tests.fixtures import TEST_DATA
 from tests.refusals import assert_refused
 
 REAL = TEST_DATA / "glue"

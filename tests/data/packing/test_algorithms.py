@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from official.data.packing import algorithms, layout
 from official.data.packing.plan import Histogram, PackingPlan, plan_of
 from official.io.errors import ConfigError
-from tests.conftest import ROOT, slow
+from tests.fixtures import ROOT, slow
 
 # Of the 16 million sequences of Wikipedia and the 88,641 of SQuAD 1.1 in Graphcore's examples.
 HISTOGRAMS = ROOT / "tests" / "data" / "packing" / "histograms"

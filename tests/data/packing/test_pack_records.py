@@ -17,8 +17,8 @@ from official.data.pretraining import inspection
 from official.data.pretraining.examples import Examples
 from official.data.records import encoding, record_formats
 from official.io.errors import ConfigError
-from tests.conftest import slow, write_records
 from tests.data.records.test_records import LENGTH, MOST, make_examples
+from tests.fixtures import slow, write_records
 from tests.records import encode
 
 FILES, SEQUENCES = 3, 150

@@ -16,8 +16,8 @@ from official.data.records import record_formats, schema
 from official.data.word_pieces import vocabulary
 from official.io import record_paths
 from official.io.errors import ConfigError
-from tests.conftest import slow
 from tests.data.text.test_documents import write
+from tests.fixtures import slow
 from tests.records import read_records
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.io.test_engines import wait_for
 from tests.io.test_ray_engine import two_nodes
 

@@ -14,9 +14,9 @@ from official.data.records import encoding, record_formats, schema
 from official.data.records import files as record_files
 from official.data.word_pieces import vocabulary
 from official.io.errors import ConfigError
-from tests.conftest import make_records, write_records
 from tests.data.pretraining.test_creation import LONG, MOST, WORDS, make_text, write
 from tests.data.records.test_records import make_examples
+from tests.fixtures import make_records, write_records
 from tests.records import serialize_example
 
 

@@ -11,7 +11,7 @@ from official.cli import records as make_eval_set
 from official.data.records import encoding, record_formats
 from official.data.records import schema as schema_lib
 from official.io.errors import ConfigError
-from tests.conftest import write_records
+from tests.fixtures import write_records
 from tests.records import make_examples, read_records
 
 

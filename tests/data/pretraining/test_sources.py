@@ -15,8 +15,8 @@ from official.data.records import files as record_files
 from official.data.records import schema, streams
 from official.data.word_pieces import vocabulary
 from official.io.errors import ConfigError
-from tests.conftest import slow
 from tests.data.text.test_corpora import write_parquet
+from tests.fixtures import slow
 
 LONG, MOST = 32, 1
 NAMES = 1200  # words, each of a document of its own

@@ -23,8 +23,8 @@ from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
 from official.data.records.files import check_first_record, detect_format
 from official.io.errors import ConfigError
-from tests.conftest import make_records, slow, write_records
 from tests.data.records.test_records import make_examples
+from tests.fixtures import make_records, slow, write_records
 
 
 def ids(batches) -> list[bytes]:

@@ -13,8 +13,8 @@ import tensorflow as tf
 from official.data import compiled
 from official.data.records import encoding, shard_files
 from official.io import native_library
-from tests.conftest import ROOT
 from tests.data.records.test_records import make_examples, static_mask_examples
+from tests.fixtures import ROOT
 
 LIBRARY = compiled.library  # also where a fixture of the module has replaced it
 

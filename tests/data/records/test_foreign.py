@@ -19,10 +19,10 @@ from official.data.records import record_formats
 from official.data.records import schema as schema_lib
 from official.data.records.formats import packed
 from official.io.errors import ConfigError
-from tests.conftest import slow
 from tests.data.records import foreign_records
 from tests.data.records.foreign_records import FORMATS
 from tests.data.records.test_records import LENGTH, MOST, features_of, make_examples, parsed
+from tests.fixtures import slow
 from tests.records import members_of, sequences_of, short_examples
 
 PACKS = [[3, 0], [1], [5, 2, 4]]

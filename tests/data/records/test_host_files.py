@@ -10,7 +10,7 @@ from official.data.records import streams as streams_lib
 from official.data.records.files import find_files
 from official.io.errors import ConfigError
 from official.io.files import find_files as find_any
-from tests.conftest import write_records
+from tests.fixtures import write_records
 
 
 def test_files_are_named_by_their_number_without_a_look(tmp_path):

@@ -16,7 +16,7 @@ from official.data.records.formats import packed as packed_rows
 from official.data.records.masks import Masks
 from official.data.records.on_the_fly import Packer
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
-from tests.conftest import slow, write_records
+from tests.fixtures import slow, write_records
 from tests.records import encode, members_of
 
 LENGTH, SHARE = 32, 0.3

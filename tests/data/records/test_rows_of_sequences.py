@@ -16,7 +16,7 @@ from official.data.records import schema as schema_lib
 from official.data.records import streams as streams_lib
 from official.data.records.formats import packed
 from official.data.records.on_the_fly import Packer
-from tests.conftest import slow, write_records
+from tests.fixtures import slow, write_records
 from tests.records import Sequence, encode, members_of, sequences_of, short_examples
 
 LENGTH, MOST, DEPTH = 24, 4, 4

@@ -11,7 +11,7 @@ from official.data.packing.plan import plan_of, ranks
 from official.data.pipeline import TrainingOrder
 from official.data.rows import token_rows
 from official.io.errors import ConfigError
-from tests.conftest import slow
+from tests.fixtures import slow
 
 SEQUENCES, ROW, PLACES, BATCH = 203, 64, 4, 8
 

@@ -11,7 +11,7 @@ from official.cli import scores as scores_lib
 from official.data.squad import evaluation, squad_files
 from official.io.errors import ConfigError
 from tests import programs
-from tests.conftest import ROOT, TEST_DATA
+from tests.fixtures import ROOT, TEST_DATA
 
 CASES = yaml.safe_load(pathlib.Path(__file__).with_name("cases.yml").read_text(encoding="utf-8"))
 

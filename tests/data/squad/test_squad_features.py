@@ -22,7 +22,7 @@ from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces.wordpiece import WordPiece
 from official.io.errors import ConfigError
 from tests import reference_squad, reference_wordpiece
-from tests.conftest import TEST_DATA
+from tests.fixtures import TEST_DATA
 from tests.refusals import assert_refused
 
 LETTERS = string.ascii_lowercase.replace("z", "") + string.digits

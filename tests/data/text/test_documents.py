@@ -24,7 +24,7 @@ from official.data.text.read_counts import FileCounts
 from official.data.text.text_files import Split, plan_tasks
 from official.io import files
 from official.io.errors import ConfigError
-from tests.conftest import TEST_DATA, slow
+from tests.fixtures import TEST_DATA, slow
 
 PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 with contextlib.suppress(ImportError):

@@ -12,8 +12,8 @@ import pytest
 
 from official.data.text import documents, preparation
 from official.io.errors import ConfigError
-from tests.conftest import ROOT
 from tests.data.text.mediawiki_dump import make_dump
+from tests.fixtures import ROOT
 
 
 def test_leftovers_of_markup_are_removed():

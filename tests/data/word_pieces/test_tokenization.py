@@ -15,7 +15,7 @@ from official.data import compiled
 from official.data.word_pieces import wordpiece
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
 from tests import reference_wordpiece
-from tests.conftest import TEST_DATA, slow
+from tests.fixtures import TEST_DATA, slow
 
 pytestmark = pytest.mark.usefixtures("with_and_without_library")
 

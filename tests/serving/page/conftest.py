@@ -9,7 +9,7 @@ import pytest
 from official.inference import Answer
 from official.inference.methods import Label
 from official.serving.server.versions import Served
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.serving.server.servers import StandIn, running
 
 # axe-core, by `npm install axe-core` beside the repository; or where this variable says.

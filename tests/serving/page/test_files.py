@@ -6,7 +6,7 @@ import re
 import setuptools
 
 from official.serving.server import handlers
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 
 def test_the_name_of_the_model_is_text():

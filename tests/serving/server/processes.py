@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 
 
 class Process:

@@ -15,7 +15,7 @@ from official.io.errors import ConfigError
 from official.serving.server.application import Server
 from official.serving.server.monitoring import Log
 from official.serving.server.settings import Endpoint, Limits
-from tests.conftest import ROOT
+from tests.fixtures import ROOT
 from tests.serving.server import servers
 from tests.serving.server.servers import LOADING, QUESTION, StandIn, running, standing_in, wait_until
 

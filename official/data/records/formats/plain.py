@@ -82,14 +82,14 @@ class Remask(Plain):
 
     def parse_rows(self, rows_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
         found, put_back, mask_BS, _ = _parse_static(rows_N, schema)
-        slot_P = tf.range(schema["masked_lm_ids"].length)
-        positions_BP = found["input_position"][:, : len(slot_P)]
+        most = schema["masked_lm_ids"].length
+        is_used_BP = tf.range(most) < found["mask_padding_index"]
         return {
             **{name: values for name, values in found.items() if name in schema},
             "input_ids": put_back(found["input_ids"]),
             "input_mask": mask_BS,
             "segment_ids": put_back(found["segment_ids"]),
-            "masked_lm_positions": tf.where(slot_P < found["mask_padding_index"], positions_BP, 0),
+            "masked_lm_positions": tf.where(is_used_BP, found["input_position"][:, :most], 0),
         }
 
     def describe_mismatch(self, record: bytes, schema: dict[str, Feature]) -> str | None:
