@@ -7,6 +7,8 @@ import subprocess
 import sys
 from unittest import mock
 
+import pytest
+
 from official.io import quiet
 from tests import programs
 from tests.fixtures import ROOT
