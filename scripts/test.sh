@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up the environment, with everything that the tests need, and runs the fast tests. Arguments go to pytest: ./scripts/test.sh -k lamb, ./scripts/test.sh -m slow, ./scripts/test.sh -m nightly
-# One worker a core, eight at most: each takes up to 5 GB.
+# One worker a core, eight at most: with slow tests each takes up to 5 GB.
 # --stack=tf215|modern, --python=PYTHON and --venv=FOLDER go to setup_env.sh: without them the stack that .venv has.
 set -euo pipefail
 
@@ -15,16 +15,5 @@ for argument in "$@"; do
   [[ "$argument" != --venv=* ]] || venv="${argument#*=}"
 done
 ./scripts/setup_env.sh --all ${setup[@]+"${setup[@]}"}
-run() {
-  "$venv/bin/python" -m pytest -m "not slow and not nightly and not gpu" -n "$(getconf _NPROCESSORS_ONLN)" --maxprocesses 8 --dist worksteal "$@"
-}
-((${#tests[@]} == 0)) || { run "${tests[@]}"; exit; }
-# In parts, each with workers of its own: TensorFlow keeps all that it has compiled until its process ends.
-apart=(tests/training tests/tasks tests/planning) others=()
-for path in tests/*/ tests/test_*.py; do
-  [[ " ${apart[*]} " == *" ${path%/} "* ]] || others+=("--ignore=${path%/}")
-done
-status=0
-run tests "${others[@]}" || status=$?
-run tests "${apart[@]/#/--ignore=}" || status=$?
-exit "$status"
+exec "$venv/bin/python" -m pytest -m "not slow and not nightly and not gpu" -n "$(getconf _NPROCESSORS_ONLN)" --maxprocesses 8 \
+  --dist worksteal ${tests[@]+"${tests[@]}"}
