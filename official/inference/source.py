@@ -134,17 +134,18 @@ class Source:
             raise ConfigError(f"{self.name} has no {what}: its classifier has another kind. It can {can}.")
 
     def fill(self, model: tf.keras.layers.Layer) -> None:
-        """Assigns the checkpoint's weights to the variables of a model. The pooler may be missing.
+        """Assigns the checkpoint's weights to the variables of a model, which need no values. The pooler may be
+        missing, and is then zero.
 
         Raises:
           ConfigError: if weights are missing, not finite, or cannot be read.
         """
         for variable in model.variables:
             name = name_of(variable)
-            if name in self.tensors:
+            if name in self.tensors or name not in canonical.POOLER:
                 variable.assign(self.values(name))
-            elif name not in canonical.POOLER:
-                raise ConfigError(f"{self.name} has no {name}.")
+            else:
+                variable.assign(tf.zeros(variable.shape))
 
     def values(self, name: str) -> np.ndarray:
         """Returns a weight in float32. Raises ConfigError if it is missing, not finite, or unreadable."""

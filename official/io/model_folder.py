@@ -449,14 +449,24 @@ def cross_encoder_activation(location: str) -> str | None:
             f"{os.path.join(folder, SENTENCE_TRANSFORMERS)}: default_prompt_name={str(name)[:60]!r} is not"
             " supported, only null: prompts are not prepended here."
         )
+    path = os.path.join(folder, SENTENCE_SETTINGS[0])
     settings = read_where_there(folder, SENTENCE_SETTINGS[0], False)
-    check_values(settings, f"{SENTENCE_SETTINGS[0]}/scores", os.path.join(folder, SENTENCE_SETTINGS[0]))
+    check_values(settings, f"{SENTENCE_SETTINGS[0]}/scores", path)
+    check_model_arguments(settings, path)
     path = os.path.join(folder, MODULES)
     modules = read_json(path, kind=list) if files.is_file(path) else []
     if (kinds := [kind_of_module(module) for module in modules]) not in ([], ["Transformer"]):
         told = f"the modules {', '.join(kinds)[:200]} of a CrossEncoder"
         raise ConfigError(f"{path}: {told} are not supported, only one Transformer.")
     return values.get("activation_fn")
+
+
+def check_model_arguments(values: dict, path: str) -> None:
+    """Raises ConfigError for arguments of `from_pretrained`, in a sentence_bert_config.json at `path`, that
+    change the model."""
+    for key in ("model_args", "model_kwargs"):
+        arguments = expect(values, key, (dict, type(None)), path, None) or {}
+        check_keys(arguments, f"{SENTENCE_SETTINGS[0]}/model_args", f"{path}: {key}")
 
 
 def kind_of_module(module: object) -> str:

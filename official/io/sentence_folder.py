@@ -32,6 +32,7 @@ from official.io.model_folder import (
     SENTENCE_SETTINGS,
     SENTENCE_TRANSFORMERS,
     check_keys,
+    check_model_arguments,
     check_values,
     folder_of,
     kind_of_module,
@@ -270,9 +271,7 @@ def _transformer_settings(folder: str) -> tuple[int | None, bool]:
     """Returns the maximum length of the Transformer, None if unset, and whether it lower-cases texts."""
     path = next(filter(files.is_file, (os.path.join(folder, name) for name in SENTENCE_SETTINGS)), None)
     values = read(path, SENTENCE_SETTINGS[0]) if path else {}
-    for key in ("model_args", "model_kwargs"):
-        arguments = expect(values, key, (dict, type(None)), str(path), None) or {}
-        check_keys(arguments, f"{SENTENCE_SETTINGS[0]}/model_args", f"{path}: {key}")
+    check_model_arguments(values, str(path))
     length = values.get("max_seq_length")
     if length is not None and (type(length) is not int or length < 3):
         raise ConfigError(

@@ -166,6 +166,7 @@ def test_settings_of_a_cross_encoder_that_there_are_not_here_are_refused_by_name
         ({"processor_kwargs": {"model_max_length": 8}}, "processor_kwargs={'model_max_length'"),
         ({"max_seq_length": 8}, "max_seq_length=8 is not supported, only None .the length is"),
         ({"do_lower_case": True}, "do_lower_case=True is not supported"),
+        ({"model_args": {"variant": "fp16"}}, "model_args.*variant='fp16' is not supported"),
     ):
         path.write_text(json.dumps({**usual, **more}))
         if message is None:

@@ -148,7 +148,8 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
     # Only for blocks whose attention over long rows is faster this way; oneDNN has no operations for them.
     is_native = source.bert.block_type == "modernbert" and native.unavailable() is None
     kernels = "native" if is_native else "plain"
-    model = make_network(source.bert, head, source.classes, settings.dtype, kernels)
+    with tf.variable_creator_scope(stages.symbolic_variable):  # nothing to be replaced
+        model = make_network(source.bert, head, source.classes, settings.dtype, kernels)
     source.fill(model)
 
     @tf.function(autograph=False, reduce_retracing=True)
