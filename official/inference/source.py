@@ -134,8 +134,8 @@ class Source:
             raise ConfigError(f"{self.name} has no {what}: its classifier has another kind. It can {can}.")
 
     def fill(self, model: tf.keras.layers.Layer) -> None:
-        """Assigns the checkpoint's weights to the variables of a model, which need no values. The pooler may be
-        missing, and is then zero.
+        """Assigns the checkpoint's weights to the variables of a model, which need no values before. A
+        missing pooler becomes zero.
 
         Raises:
           ConfigError: if weights are missing, not finite, or cannot be read.
