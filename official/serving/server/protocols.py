@@ -465,13 +465,14 @@ def _member(tensor: Any, name: str, kind: type) -> Any:
 
 
 def _parameters(values: dict, known: Sequence[str]) -> dict:
+    """Returns the parameters of a request or tensor that are set: null stands for one that is not."""
     parameters = {} if values.get("parameters") is None else values["parameters"]
     require(isinstance(parameters, dict), '"parameters" must be an object.')
     check_keys(parameters, known, '"parameters"')
     kind = parameters.get("content_type")
     allowed = ", ".join(_CONTENT_TYPES)
     require(kind in (None, *_CONTENT_TYPES), f"content_type={str(kind)[:40]!r}, expected one of {allowed}.")
-    return parameters
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _from_list(tensor: dict, name: str, shape: list[int], field: Field) -> Any:
@@ -507,8 +508,7 @@ def _from_bytes(data: bytes, datatype: str, shape: list[int], name: str) -> Any:
 
 def _requested_outputs(values: dict, signature: Signature) -> dict[str, bool]:
     """Returns the outputs that a request asks for, and whether each must be binary."""
-    default = _parameters(values, _V2_PARAMETERS).get("binary_data_output")
-    default = False if default is None else default
+    default = _parameters(values, _V2_PARAMETERS).get("binary_data_output", False)
     names = [field.name for field in signature.outputs]
     asked = values.get("outputs")
     asked = [{"name": name} for name in names] if asked in (None, []) else asked
@@ -520,8 +520,7 @@ def _requested_outputs(values: dict, signature: Signature) -> dict[str, bool]:
         require(name in names, f"unknown output {name[:60]!r}. Allowed: {', '.join(names)}.")
         require(name not in found, f"the output {name!r} is asked for twice.")
         check_keys(output, _OUTPUT_KEYS, f"the output {name!r}")
-        own = _parameters(output, _OUTPUT_PARAMETERS).get("binary_data")
-        found[name] = default if own is None else own
+        found[name] = _parameters(output, _OUTPUT_PARAMETERS).get("binary_data", default)
         require(is_of_kind(found[name], bool), f'{name}: "binary_data" must be true or false.')
     return found
 

@@ -8,14 +8,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from official.data.records.schema import (
-    Feature,
-    describe_example,
-    in_range,
-    parse_examples,
-    read_example,
-    where_all,
-)
+from official.data.records.schema import Feature, describe_example, parse_examples, read_example, where_all
 
 _WRONG_PLACES = "its slots do not hold each position of the text once"
 
@@ -108,13 +101,12 @@ class Static(Remask):
 
     def parse_rows(self, rows_N: tf.Tensor, schema: dict[str, Feature]) -> dict[str, tf.Tensor]:
         found, _, _, is_used_BS = _parse_static(rows_N, schema)
-        rows = {
+        return {
             **{name: values for name, values in found.items() if name in schema},
             "input_mask": tf.cast(is_used_BS, tf.int32),
             # The position of padding may be out of range.
             "position_ids": tf.where(is_used_BS, found["input_position"], 0),
         }
-        return in_range(rows, schema)
 
 
 def _static_features(schema: dict[str, Feature]) -> dict[str, Feature]:
