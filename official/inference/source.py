@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -133,19 +134,17 @@ class Source:
             can = ", ".join(self.abilities())
             raise ConfigError(f"{self.name} has no {what}: its classifier has another kind. It can {can}.")
 
-    def fill(self, model: tf.keras.layers.Layer) -> None:
-        """Assigns the checkpoint's weights to the variables of a model, which need no values before. A
-        missing pooler becomes zero.
+    def fill(self, model: tf.keras.layers.Layer, copies: Mapping[str, tf.Variable] | None = None) -> None:
+        """Assigns the checkpoint's weights to the variables of a model, which need no values before, or in
+        their place to copies in another type, {name of the variable: copy}. A missing pooler becomes zero.
 
         Raises:
           ConfigError: if weights are missing, not finite, or cannot be read.
         """
         for variable in model.variables:
-            name = name_of(variable)
-            if name in self.tensors or name not in canonical.POOLER:
-                variable.assign(self.values(name))
-            else:
-                variable.assign(tf.zeros(variable.shape))
+            name, copy = name_of(variable), (copies or {}).get(variable.name, variable)
+            is_known = name in self.tensors or name not in canonical.POOLER
+            copy.assign(tf.cast(self.values(name) if is_known else tf.zeros(variable.shape), copy.dtype))
 
     def values(self, name: str) -> np.ndarray:
         """Returns a weight in float32. Raises ConfigError if it is missing, not finite, or unreadable."""

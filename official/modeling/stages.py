@@ -98,11 +98,12 @@ def symbolic_variable(next_creator: Any, **arguments: Any) -> Any:
     shape, dtype = (arguments.get(name) or known.get(name) for name in ("shape", "dtype"))
     if shape is None or dtype is None:
         return next_creator(**arguments)
+    return _without_value(shape, dtype, arguments["name"], arguments["trainable"])
+
+
+def _without_value(shape: Any, dtype: Any, name: str, trainable: bool) -> tf.Variable:
     return resource_variable_ops.UninitializedVariable(
-        trainable=arguments["trainable"],
-        name=arguments["name"],
-        shape=tf.TensorShape(shape),
-        dtype=tf.as_dtype(dtype),
+        shape=tf.TensorShape(shape), dtype=tf.as_dtype(dtype), name=name, trainable=trainable
     )
 
 
@@ -117,7 +118,10 @@ if TYPE_CHECKING:  # used only in annotations: invalid at run time in Python 3.8
 _in_use: contextvars.ContextVar[Copies] = contextvars.ContextVar(
     "copies in use", default=types.MappingProxyType({})
 )
-_asked: contextvars.ContextVar[dict[str, tf.Variable] | None] = contextvars.ContextVar("asked", default=None)
+# {name of a variable that is read in the compute dtype: (the variable, whether it is also read otherwise)}
+_asked: contextvars.ContextVar[dict[str, tuple[tf.Variable, bool]] | None] = contextvars.ContextVar(
+    "asked", default=None
+)
 
 
 @contextlib.contextmanager
@@ -130,16 +134,29 @@ def reading_copies(copies: Copies) -> Iterator[None]:
         _in_use.reset(before)
 
 
-def variables_to_copy(model: Staged, dtype: tf.DType) -> list[tf.Variable]:
-    """Returns the trained variables of a model that are read in another type than their own."""
-    asked: dict[str, tf.Variable] = {}
+def variables_to_copy(model: Staged, dtype: tf.DType, with_shared: bool = True) -> list[tf.Variable]:
+    """Returns the trained variables of a model that are read in another type than their own; without
+    `with_shared`, those that are only read so."""
+    asked: dict[str, tuple[tf.Variable, bool]] = {}
     before = _asked.set(asked)
     try:
-        for stage in model.stages():
-            stage.weights()
+        with tf.__internal__.FuncGraph("reads").as_default():  # nothing is cast
+            for stage in model.stages():
+                stage.weights()
     finally:
         _asked.reset(before)
-    return [each for each in asked.values() if each.trainable and each.dtype != dtype]
+    return [
+        each
+        for each, is_shared in asked.values()
+        if each.trainable and each.dtype != dtype and (with_shared or not is_shared)
+    ]
+
+
+def copies_without_values(model: Staged, dtype: tf.DType) -> dict[str, tf.Variable]:
+    """Returns copies, still to be assigned, of the variables that are only read in another type than their
+    own: where nothing trains, these need no values."""
+    variables = variables_to_copy(model, dtype, with_shared=False)
+    return {each.name: _without_value(each.shape, dtype, "copy", False) for each in variables}
 
 
 def read_as(variable: tf.Variable, dtype: str, is_shared: bool) -> tf.Tensor:
@@ -147,7 +164,7 @@ def read_as(variable: tf.Variable, dtype: str, is_shared: bool) -> tf.Tensor:
     too, unless it is added to the gradient of another read of the variable (`is_shared`)."""
     asked = _asked.get()
     if asked is not None:
-        asked[variable.name] = variable
+        asked[variable.name] = variable, is_shared
     copy = _in_use.get().get(variable.name)
     if copy is None or copy.dtype != dtype:
         # tf.cast alone would return the variable itself if it already has the type.

@@ -6,6 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
 
 #include "functions.h"
 
@@ -31,14 +35,67 @@ inline Vector load(const float* from) { return *reinterpret_cast<const InMemory*
 
 inline void save(Vector vector, float* to) { *reinterpret_cast<InMemory*>(to) = vector; }
 
+inline Vector add_product(Vector sum, float factor, Vector numbers) { return sum + factor * numbers; }
+
+// Makes an element of a product of the number at `from`.
+inline void make_element(const float* from, int64_t, float* to) { *to = *from; }
+
+// Returns a row of numbers as elements, written to `room` where they are other than numbers.
+inline const float* elements_of(const float* from, int, float*) { return from; }
+
+// The elements that products of numbers of a type take, and of how many numbers one is.
+template <typename T>
+struct ElementOf {
+  using Type = float;
+};
+
+template <typename E>
+constexpr int kNumbers = 1;
+
+#if defined(__AVX512BF16__)
+// Two bfloat16, which are multiplied with two others, and added, at once. The first is in the lower half.
+struct Pair {
+  uint32_t bits;
+};
+
+template <>
+struct ElementOf<BFloat16> {
+  using Type = Pair;
+};
+
+template <>
+constexpr int kNumbers<Pair> = 2;
+
+inline __m512i load(const Pair* from) { return _mm512_loadu_si512(from); }
+
+inline Vector add_product(Vector sum, Pair factor, __m512i numbers) {
+  return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(factor.bits), (__m512bh)numbers);
+}
+
+// Of the numbers at `from` and `step` behind it, which are bfloat16 already.
+inline void make_element(const float* from, int64_t step, Pair* to) {
+  to->bits = float_to_bits(from[0]) >> 16 | (float_to_bits(from[step]) & 0xffff0000u);
+}
+
+// `count` is a multiple of 2 * kLanes.
+inline const Pair* elements_of(const float* from, int count, Pair* room) {
+  for (int i = 0; i < count; i += 2 * kLanes) {
+    const __m512bh both = _mm512_cvtne2ps_pbh((__m512)load(from + i + kLanes), (__m512)load(from + i));
+    _mm512_storeu_si512(room + i / 2, (__m512i)both);
+  }
+  return room;
+}
+#endif
+
 // A matrix whose element (i, j) stands at i * row + j * column.
+template <typename E>
 struct Matrix {
-  const float* numbers;
+  const E* elements;
   int64_t row, column;
 };
 
-template <int kRows, bool kAdds>
-inline void multiply_tile(const float* a, Matrix of_a, const float* b, int64_t b_row, int depth, float* c, int64_t c_row) {
+template <int kRows, bool kAdds, typename E>
+inline void multiply_tile(const E* a, Matrix<E> of_a, const E* b, int64_t b_row, int depth, float* c, int64_t c_row) {
   Vector sums[kRows][2];
 #pragma GCC unroll 6
   for (int i = 0; i < kRows; ++i) {
@@ -46,12 +103,12 @@ inline void multiply_tile(const float* a, Matrix of_a, const float* b, int64_t b
     sums[i][1] = kAdds ? load(c + i * c_row + kLanes) : Vector{};
   }
   for (int k = 0; k < depth; ++k, a += of_a.column, b += b_row) {
-    const Vector left = load(b), right = load(b + kLanes);
+    const auto left = load(b), right = load(b + kLanes);
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; ++i) {
-      const float factor = a[i * of_a.row];
-      sums[i][0] += factor * left;
-      sums[i][1] += factor * right;
+      const E factor = a[i * of_a.row];
+      sums[i][0] = add_product(sums[i][0], factor, left);
+      sums[i][1] = add_product(sums[i][1], factor, right);
     }
   }
 #pragma GCC unroll 6
@@ -61,21 +118,22 @@ inline void multiply_tile(const float* a, Matrix of_a, const float* b, int64_t b
   }
 }
 
-// c [rows, columns] = a b, or c += a b, of a [rows, depth] and b [depth, columns]; columns a multiple of kColumns.
-template <bool kAdds>
-void multiply(Matrix a, const float* b, int64_t b_row, int rows, int columns, int depth, float* c, int64_t c_row) {
+// c [rows, columns] = a b, or c += a b, of elements a [rows, depth] and b [depth, columns]; columns a multiple of
+// kColumns.
+template <bool kAdds, typename E>
+void multiply(Matrix<E> a, const E* b, int64_t b_row, int rows, int columns, int depth, float* c, int64_t c_row) {
   for (int column = 0; column < columns; column += kColumns) {
     int row = 0;
     const auto tile = [&](auto multiply) {
-      multiply(a.numbers + row * a.row, a, b + column, b_row, depth, c + row * c_row + column, c_row);
+      multiply(a.elements + row * a.row, a, b + column, b_row, depth, c + row * c_row + column, c_row);
     };
-    for (; row + kTileRows <= rows; row += kTileRows) tile(multiply_tile<kTileRows, kAdds>);
+    for (; row + kTileRows <= rows; row += kTileRows) tile(multiply_tile<kTileRows, kAdds, E>);
     switch (rows - row) {
-      case 5: tile(multiply_tile<5, kAdds>); break;
-      case 4: tile(multiply_tile<4, kAdds>); break;
-      case 3: tile(multiply_tile<3, kAdds>); break;
-      case 2: tile(multiply_tile<2, kAdds>); break;
-      case 1: tile(multiply_tile<1, kAdds>); break;
+      case 5: tile(multiply_tile<5, kAdds, E>); break;
+      case 4: tile(multiply_tile<4, kAdds, E>); break;
+      case 3: tile(multiply_tile<3, kAdds, E>); break;
+      case 2: tile(multiply_tile<2, kAdds, E>); break;
+      case 1: tile(multiply_tile<1, kAdds, E>); break;
       default: break;
     }
   }
@@ -180,7 +238,7 @@ struct Head {
 
   int64_t output(int64_t token) const { return (token * of.heads + head) * static_cast<int64_t>(of.size); }
 
-  // Writes the numbers of a token's part, turned where it is no value, times a factor.
+  // Writes the numbers of a token's part, turned where it is no value, times a factor, rounded to T.
   void read(int64_t token, int part, float factor, float* to) const {
     const T* from = of.products + place(token, part);
     const int half = of.size / 2;
@@ -191,8 +249,8 @@ struct Head {
 #pragma omp simd
       for (int i = 0; i < half; ++i) {
         const float first = to_float(from[i]) * factor, second = to_float(from[i + half]) * factor;
-        to[i] = first * cos[i] - second * sin[i];
-        to[i + half] = second * cos[i] + first * sin[i];
+        to[i] = rounded<T>(first * cos[i] - second * sin[i]);
+        to[i + half] = rounded<T>(second * cos[i] + first * sin[i]);
       }
     }
     for (int i = of.size; i < width; ++i) to[i] = 0.0f;
@@ -223,14 +281,31 @@ struct Head {
     return numbers;
   }
 
-  // Returns the same with the tokens of each block side by side: [blocks, width, kKeys].
-  std::vector<float> columns(const std::vector<float>& rows) const {
-    std::vector<float> numbers(rows.size());
+  // Returns the same with the tokens of each block side by side: [blocks, width, kKeys]; an element has numbers of one
+  // token.
+  template <typename E>
+  std::vector<E> columns(const std::vector<float>& rows) const {
+    std::vector<E> elements(rows.size() / kNumbers<E>);
     for (size_t block = 0; block < rows.size(); block += kKeys * width)
       for (int token = 0; token < kKeys; ++token)
+        for (int i = 0; i < width; i += kNumbers<E>)
+          make_element(
+              rows.data() + block + token * width + i, 1, elements.data() + (block + i * kKeys) / kNumbers<E> + token);
+    return elements;
+  }
+
+  // Returns the same, [blocks, kKeys, width]; an element has numbers of neighbouring tokens.
+  template <typename E>
+  std::vector<E> elements(std::vector<float> rows) const {
+    if constexpr (std::is_same_v<E, float>) {
+      return rows;
+    } else {
+      std::vector<E> elements(rows.size() / kNumbers<E>);
+      for (size_t row = 0; row < rows.size(); row += kNumbers<E> * width)
         for (int i = 0; i < width; ++i)
-          numbers[block + i * kKeys + token] = rows[block + token * width + i];
-    return numbers;
+          make_element(rows.data() + row + i, width, elements.data() + row / kNumbers<E> + i);
+      return elements;
+    }
   }
 
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(of.size)); }
@@ -246,11 +321,13 @@ struct Head {
 // Source: Dao et al. 2022, "FlashAttention", with a running maximum for each query.
 template <typename T>
 void RotaryAttention<T>::forward(int head, T* outputs, float* log_sums) const {
+  using E = typename ElementOf<T>::Type;
   const Head<T> own(*this, head);
   const int width = own.width;
   const Blocks blocks(ids, length, reach);
-  const std::vector<float> values = own.rows(2), keys = own.columns(own.rows(1));
-  std::vector<float> queries(kQueries * width), scores(kQueries * kKeys), sums(kQueries * width);
+  const std::vector<E> values = own.template elements<E>(own.rows(2)), keys = own.template columns<E>(own.rows(1));
+  std::vector<float> rotated(kQueries * width), scores(kQueries * kKeys), sums(kQueries * width);
+  std::vector<E> room(kQueries * width / kNumbers<E>), shares(kQueries * kKeys / kNumbers<E>);
   float largest[kQueries], totals[kQueries];
   log_sums += head * length;
   for (int64_t first = 0; first < length; first += kQueries) {
@@ -259,13 +336,15 @@ void RotaryAttention<T>::forward(int head, T* outputs, float* log_sums) const {
     std::fill(sums.begin(), sums.end(), 0.0f);
     std::fill(largest, largest + kQueries, kUnseen);
     std::fill(totals, totals + kQueries, 0.0f);
-    for (int row = 0; row < rows; ++row) own.read(first + row, 0, own.scale(), queries.data() + row * width);
+    for (int row = 0; row < rows; ++row) own.read(first + row, 0, own.scale(), rotated.data() + row * width);
+    const E* queries = elements_of(rotated.data(), rows * width, room.data());
     for (int64_t block = blocks.begin(first); block < blocks.end(first + rows - 1); ++block) {
       const Sight sight = blocks.sight(numbers, first, rows, block);
       if (sight == Sight::kNothing) continue;
-      multiply<false>(
-          {queries.data(), width, 1}, keys.data() + block * kKeys * width, kKeys, rows, kKeys, size, scores.data(),
-          kKeys);
+      const int64_t at = block * kKeys * width / kNumbers<E>;
+      multiply<false, E>(
+          {queries, width / kNumbers<E>, 1}, keys.data() + at, kKeys, rows, kKeys, size / kNumbers<E>,
+          scores.data(), kKeys);
       if (sight == Sight::kSome) blocks.hide(first, rows, block, scores.data());
       for (int row = 0; row < rows; ++row) {
         float *of_row = scores.data() + row * kKeys, *sum = sums.data() + row * width;
@@ -287,8 +366,9 @@ void RotaryAttention<T>::forward(int head, T* outputs, float* log_sums) const {
         totals[row] += total;
         if (dropout.dropped) drop(dropout, own.element(first + row, block * kKeys), of_row, nullptr);
       }
-      multiply<true>(
-          {scores.data(), kKeys, 1}, values.data() + block * kKeys * width, width, rows, width, kKeys, sums.data(),
+      const E* weights = elements_of(scores.data(), rows * kKeys, shares.data());
+      multiply<true, E>(
+          {weights, kKeys / kNumbers<E>, 1}, values.data() + at, width, rows, width, kKeys / kNumbers<E>, sums.data(),
           width);
     }
     for (int row = 0; row < rows; ++row) {
@@ -307,7 +387,8 @@ void RotaryAttention<T>::backward(
   const Head<T> own(*this, head);
   const int width = own.width;
   const Blocks blocks(ids, length, reach);
-  const std::vector<float> keys = own.rows(1), key_columns = own.columns(keys), value_columns = own.columns(own.rows(2));
+  const std::vector<float> keys = own.rows(1), key_columns = own.template columns<float>(keys),
+                           value_columns = own.template columns<float>(own.rows(2));
   std::vector<float> key_sums(keys.size(), 0.0f), value_sums(keys.size(), 0.0f);
   std::vector<float> queries(kQueries * width), given(kQueries * width, 0.0f), query_sums(kQueries * width);
   std::vector<float> weights(kQueries * kKeys), slopes(kQueries * kKeys);
@@ -332,10 +413,10 @@ void RotaryAttention<T>::backward(
       const Sight sight = blocks.sight(numbers, first, rows, block);
       if (sight == Sight::kNothing) continue;
       const int64_t at = block * kKeys * width;
-      multiply<false>(
+      multiply<false, float>(
           {queries.data(), width, 1}, key_columns.data() + at, kKeys, rows, kKeys, size, weights.data(), kKeys);
       if (sight == Sight::kSome) blocks.hide(first, rows, block, weights.data());
-      multiply<false>(
+      multiply<false, float>(
           {given.data(), width, 1}, value_columns.data() + at, kKeys, rows, kKeys, size, slopes.data(), kKeys);
       for (int row = 0; row < rows; ++row) {
         float *weight = weights.data() + row * kKeys, *slope = slopes.data() + row * kKeys;
@@ -353,9 +434,9 @@ void RotaryAttention<T>::backward(
         drop(dropout, own.element(first + row, block * kKeys), weight, slope);
         for (int i = 0; i < kKeys; ++i) slope[i] = (slope[i] - mean) * kept[i];
       }
-      multiply<true>({weights.data(), 1, kKeys}, given.data(), width, kKeys, width, rows, value_sums.data() + at, width);
-      multiply<true>({slopes.data(), 1, kKeys}, queries.data(), width, kKeys, width, rows, key_sums.data() + at, width);
-      multiply<true>({slopes.data(), kKeys, 1}, keys.data() + at, width, rows, width, kKeys, query_sums.data(), width);
+      multiply<true, float>({weights.data(), 1, kKeys}, given.data(), width, kKeys, width, rows, value_sums.data() + at, width);
+      multiply<true, float>({slopes.data(), 1, kKeys}, queries.data(), width, kKeys, width, rows, key_sums.data() + at, width);
+      multiply<true, float>({slopes.data(), kKeys, 1}, keys.data() + at, width, rows, width, kKeys, query_sums.data(), width);
     }
     for (int row = 0; row < rows; ++row)
       own.write(first + row, 0, own.scale(), query_sums.data() + row * width, products_gradient);

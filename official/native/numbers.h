@@ -37,4 +37,12 @@ inline void store(float value, BFloat16* to) {
   to->bits = static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
 }
 
+// Returns a number as T holds it.
+template <typename T>
+inline float rounded(float value) {
+  T number;
+  store(value, &number);
+  return to_float(number);
+}
+
 }  // namespace bert

@@ -106,6 +106,22 @@ def test_bf16_on_a_cpu_without_its_instructions_is_the_models_own(monkeypatch):
         assert fused_bert.are_here("bfloat16") == has
 
 
+def test_weights_that_products_read_in_bf16_are_kept_in_it_alone(monkeypatch):
+    models, asked = [], rows_of(LENGTHS)
+    make = source.make_network
+    monkeypatch.setattr(backend, "make_network", lambda *sizes: models.append(make(*sizes)) or models[-1])
+    modern = BertConfig(**SIZES, block_type="modernbert", max_position_embeddings=40, local_attention=8)
+    found = source.random_source(modern, "fill_mask")
+    outputs = backends.build(found, "fill_mask", backends.Settings(dtype="bf16"))(asked)
+    monkeypatch.setattr(stages, "copies_without_values", lambda *_: {})
+    cast = backends.build(found, "fill_mask", backends.Settings(dtype="bf16"))(asked)
+    np.testing.assert_array_equal(outputs["logits"], cast["logits"])
+    held = {source.name_of(each): bool(each.is_initialized()) for each in models[0].variables}
+    blocks = [is_held for name, is_held in held.items() if "/layer_" in name and name.endswith("kernel")]
+    assert blocks and not any(blocks)
+    assert held["bert/embeddings/word_embeddings"]  # also read in float32
+
+
 def test_int8_is_near_and_its_ranges_are_those_of_the_calibration():
     found = source.random_source(CONFIG, "embed")
     asked = rows_of(LENGTHS)

@@ -150,11 +150,13 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
     kernels = "native" if is_native else "plain"
     with tf.variable_creator_scope(stages.symbolic_variable):  # nothing to be replaced
         model = make_network(source.bert, head, source.classes, settings.dtype, kernels)
-    source.fill(model)
+    copies = stages.copies_without_values(model, tf.as_dtype(_TYPES[settings.dtype]))
+    source.fill(model, copies)
 
     @tf.function(autograph=False, reduce_retracing=True)
     def compute(batch, count):
-        found = head_outputs(stages.run(model, varlen.lay_end_to_end(batch).features, None), head)
+        with stages.reading_copies(copies):
+            found = head_outputs(stages.run(model, varlen.lay_end_to_end(batch).features, None), head)
         return {name: tf.cast(values[0, :count], tf.float32) for name, values in found.items()}
 
     def network(rows: Rows) -> Outputs:
