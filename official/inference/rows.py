@@ -108,17 +108,19 @@ def run(network: Network, head: str, rows: Rows, batches: Iterable[np.ndarray] |
     Returns:
       Outputs as of a network, for all rows in order.
     """
-    batches = batches_of(rows.lengths_N) if batches is None else batches
-    parts = [(batch, network(rows.pick(batch))) for batch in batches]
-    order_N = np.concatenate([batch for batch, _ in parts])
     if head == "classify":
         counts_N = np.ones(len(rows.lengths_N), np.int64)
     else:
         counts_N = rows.masked_counts_N if head == "fill_mask" else rows.lengths_N.astype(np.int64)
-    starts_N = np.empty(len(order_N), np.int64)
-    starts_N[order_N] = ragged.offsets(counts_N[order_N])[:-1]
-    places = ragged.ranges(starts_N, counts_N)
-    return {name: np.concatenate([part[name] for _, part in parts])[places] for name in parts[0][1]}
+    offsets = ragged.offsets(counts_N)
+    outputs: Outputs = {}
+    for batch in batches_of(rows.lengths_N) if batches is None else batches:
+        places = ragged.ranges(offsets[batch], counts_N[batch])
+        for name, values in network(rows.pick(batch)).items():
+            if name not in outputs:
+                outputs[name] = np.empty((offsets[-1], *values.shape[1:]), np.float32)
+            outputs[name][places] = values
+    return outputs
 
 
 def batches_of(lengths_N: np.ndarray, tokens: int | None = None) -> Iterator[np.ndarray]:

@@ -201,6 +201,9 @@ def rotary_attention(
     """Returns the concatenated heads' outputs of self-attention with rotary positions, [B, L, D], without a
     tensor of scores; zeros for padding. None for unsupported types.
 
+    In bfloat16, queries and keys are rounded after they are turned, and, where the CPU multiplies bfloat16
+    (AVX512-BF16), weights before they multiply values; sums are float32.
+
     Args:
       products_BLE: products of query, key and value, E = 3 x H x K.
       cos, sin: cosines and sines of the angles, float32 [B or 1, L, K / 2], see `plain.rotate`.
