@@ -252,6 +252,10 @@ void ResidualNorm<T>::backward(
 
 template <typename T>
 void PreNorm<T>::forward(int64_t begin, int64_t end, T* total, T* y, Moments* moments, float* space) const {
+  // Else each number that is read reads its member anew, since what is written could be that.
+  const T *const x = this->x, *const residual = this->residual;
+  const float* const gamma = this->gamma;
+  const int columns = this->columns;
   for (int64_t row = begin; row < end; ++row) {
     const int64_t at = row * columns;
     float sum = 0, squares = 0;
@@ -264,10 +268,8 @@ void PreNorm<T>::forward(int64_t begin, int64_t end, T* total, T* y, Moments* mo
     } else {
 #pragma omp simd reduction(+ : sum)
       for (int i = 0; i < columns; ++i) {
-        T rounded;
-        store(to_float(x[at + i]) + to_float(residual[at + i]), &rounded);
-        total[at + i] = rounded;
-        space[i] = to_float(rounded);
+        space[i] = rounded<T>(to_float(x[at + i]) + to_float(residual[at + i]));
+        store(space[i], total + at + i);
         sum += space[i];
       }
     }
@@ -285,6 +287,9 @@ template <typename T>
 void PreNorm<T>::backward(
     int64_t begin, int64_t end, const T* upstream, const T* added, const Moments* moments, T* x_gradient, T* y,
     float* sums, float* space) const {
+  const T* const x = this->x;
+  const float* const gamma = this->gamma;
+  const int columns = this->columns;
   float *normals = space, *slopes = space + columns;
   for (int64_t row = begin; row < end; ++row) {
     const int64_t at = row * columns;
