@@ -296,7 +296,7 @@ struct Head {
 
   // Returns the same, [blocks, kKeys, width]; an element has numbers of neighbouring tokens.
   template <typename E>
-  std::vector<E> elements(std::vector<float> rows) const {
+  std::vector<E> stacked(std::vector<float> rows) const {
     if constexpr (std::is_same_v<E, float>) {
       return rows;
     } else {
@@ -325,9 +325,9 @@ void RotaryAttention<T>::forward(int head, T* outputs, float* log_sums) const {
   const Head<T> own(*this, head);
   const int width = own.width;
   const Blocks blocks(ids, length, reach);
-  const std::vector<E> values = own.template elements<E>(own.rows(2)), keys = own.template columns<E>(own.rows(1));
+  const std::vector<E> values = own.template stacked<E>(own.rows(2)), keys = own.template columns<E>(own.rows(1));
   std::vector<float> rotated(kQueries * width), scores(kQueries * kKeys), sums(kQueries * width);
-  std::vector<E> room(kQueries * width / kNumbers<E>), shares(kQueries * kKeys / kNumbers<E>);
+  std::vector<E> of_queries(kQueries * width / kNumbers<E>), of_weights(kQueries * kKeys / kNumbers<E>);
   float largest[kQueries], totals[kQueries];
   log_sums += head * length;
   for (int64_t first = 0; first < length; first += kQueries) {
@@ -337,12 +337,12 @@ void RotaryAttention<T>::forward(int head, T* outputs, float* log_sums) const {
     std::fill(largest, largest + kQueries, kUnseen);
     std::fill(totals, totals + kQueries, 0.0f);
     for (int row = 0; row < rows; ++row) own.read(first + row, 0, own.scale(), rotated.data() + row * width);
-    const E* queries = elements_of(rotated.data(), rows * width, room.data());
+    const E* queries = elements_of(rotated.data(), rows * width, of_queries.data());
     for (int64_t block = blocks.begin(first); block < blocks.end(first + rows - 1); ++block) {
       const Sight sight = blocks.sight(numbers, first, rows, block);
       if (sight == Sight::kNothing) continue;
       const int64_t at = block * kKeys * width / kNumbers<E>;
-      multiply<false, E>(
+      multiply<false>(
           {queries, width / kNumbers<E>, 1}, keys.data() + at, kKeys, rows, kKeys, size / kNumbers<E>,
           scores.data(), kKeys);
       if (sight == Sight::kSome) blocks.hide(first, rows, block, scores.data());
@@ -366,8 +366,8 @@ void RotaryAttention<T>::forward(int head, T* outputs, float* log_sums) const {
         totals[row] += total;
         if (dropout.dropped) drop(dropout, own.element(first + row, block * kKeys), of_row, nullptr);
       }
-      const E* weights = elements_of(scores.data(), rows * kKeys, shares.data());
-      multiply<true, E>(
+      const E* weights = elements_of(scores.data(), rows * kKeys, of_weights.data());
+      multiply<true>(
           {weights, kKeys / kNumbers<E>, 1}, values.data() + at, width, rows, width, kKeys / kNumbers<E>, sums.data(),
           width);
     }
@@ -413,10 +413,10 @@ void RotaryAttention<T>::backward(
       const Sight sight = blocks.sight(numbers, first, rows, block);
       if (sight == Sight::kNothing) continue;
       const int64_t at = block * kKeys * width;
-      multiply<false, float>(
+      multiply<false>(
           {queries.data(), width, 1}, key_columns.data() + at, kKeys, rows, kKeys, size, weights.data(), kKeys);
       if (sight == Sight::kSome) blocks.hide(first, rows, block, weights.data());
-      multiply<false, float>(
+      multiply<false>(
           {given.data(), width, 1}, value_columns.data() + at, kKeys, rows, kKeys, size, slopes.data(), kKeys);
       for (int row = 0; row < rows; ++row) {
         float *weight = weights.data() + row * kKeys, *slope = slopes.data() + row * kKeys;
@@ -434,9 +434,9 @@ void RotaryAttention<T>::backward(
         drop(dropout, own.element(first + row, block * kKeys), weight, slope);
         for (int i = 0; i < kKeys; ++i) slope[i] = (slope[i] - mean) * kept[i];
       }
-      multiply<true, float>({weights.data(), 1, kKeys}, given.data(), width, kKeys, width, rows, value_sums.data() + at, width);
-      multiply<true, float>({slopes.data(), 1, kKeys}, queries.data(), width, kKeys, width, rows, key_sums.data() + at, width);
-      multiply<true, float>({slopes.data(), kKeys, 1}, keys.data() + at, width, rows, width, kKeys, query_sums.data(), width);
+      multiply<true>({weights.data(), 1, kKeys}, given.data(), width, kKeys, width, rows, value_sums.data() + at, width);
+      multiply<true>({slopes.data(), 1, kKeys}, queries.data(), width, kKeys, width, rows, key_sums.data() + at, width);
+      multiply<true>({slopes.data(), kKeys, 1}, keys.data() + at, width, rows, width, kKeys, query_sums.data(), width);
     }
     for (int row = 0; row < rows; ++row)
       own.write(first + row, 0, own.scale(), query_sums.data() + row * width, products_gradient);
