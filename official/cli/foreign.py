@@ -93,7 +93,7 @@ def read_theirs(source: Source) -> tuple[dict[str, Any], Family | None]:
     if is_yaml:
         entries = read_yaml(source.path, "config")
     else:
-        entries = config_lib.read_json(source.path, "config", once=True)
+        entries = config_lib.read_settings(source.path)
         if entries.keys() - {"model"} <= config_lib.FIELDS.keys() | config_lib.REMOVED.keys():
             return entries, None
     from official.graphcore import configuration_keys, configurations

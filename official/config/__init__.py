@@ -53,6 +53,16 @@ from official.io.json_files import read_json
 from official.io.model_folder import with_model_type
 
 
+def read_settings(path: str) -> dict[str, Any]:
+    """Reads the JSON file of --config: settings, or a --plan_file, which has them under `configuration`.
+    Raises ConfigError."""
+    values = read_json(path, "config", once=True)
+    settings = values.get("configuration", values)
+    if not isinstance(settings, dict):
+        raise ConfigError(f"--config={path}: configuration={settings!r}, expected an object of settings.")
+    return settings
+
+
 def build_config(layers: list[tuple[str, dict]]) -> Config:
     """Builds and validates the configuration of a run.
 

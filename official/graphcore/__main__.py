@@ -36,8 +36,7 @@ def main(arguments: list[str]) -> int:
     )
     flags = parser.parse_args(arguments)
     try:
-        content = config_lib.read_json(flags.config, "config")
-        config = config_lib.build_config([(flags.config, content.get("configuration", content))])
+        config = config_lib.build_config([(flags.config, config_lib.read_settings(flags.config))])
         with signals.watching(), signals.raising():
             return _work(config, flags, arguments)
     except ConfigError as error:

@@ -19,7 +19,7 @@ with open("{folder}/called", "a") as file:
     print(json.dumps([name, *sys.argv[1:]]), file=file)
 if name == "poprun":
     with open(sys.argv[-1]) as file:
-        run = pathlib.Path(json.load(file)["model_dir"])
+        run = pathlib.Path(json.load(file)["configuration"]["model_dir"])
     run.mkdir(parents=True, exist_ok=True)
     (run / "ckpt-7031.index").touch()
     print("trained on a pod")
@@ -64,7 +64,7 @@ def test_both_phases_of_large_on_a_pod(script, tmp_path):
     assert [options[name] for name in names] == ["16", "4", "10.1.3.1"]
     assert (options["--vipu-partition"], options["--vipu-server-host"]) == ("mine", "10.1.3.9")
     assert first[:-1] == second[:-1] and first[-4:-1] == ["python3.8", "-m", "official.graphcore"]
-    configs = [json.loads(pathlib.Path(call[-1]).read_text()) for call in (first, second)]
+    configs = [json.loads(pathlib.Path(call[-1]).read_text())["configuration"] for call in (first, second)]
     assert [config["max_seq_length"] for config in configs] == [128, 384]
     assert configs[0]["input_files"] == "/d/*.tfrecord" and configs[0]["distribution_strategy"] == "ipu"
     assert configs[1]["init_checkpoint"] == f"{tmp_path}/checkpoint/phase1/large/ckpt-7031"

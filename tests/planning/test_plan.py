@@ -430,6 +430,8 @@ def test_the_page_says_whether_it_fits(make_config, tmp_path):
     assert told["fits_with"] == "--recompute=attention" and told["fits_with"] in text
     explained = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8").split("## plan.json")[1]
     assert [key for key in json.loads(path.read_text()) if f"`{key}`" not in explained] == []
+    again = flags.parse([f"--config={path}", "--plan"])  # its settings are those of the run
+    assert again.max_seq_length == less.max_seq_length and again.model == less.model
     # An evaluation has nothing to compute again.
     config = make_config(plan=True, plan_device="1000", do_train=False, do_eval=True)
     plan = plan_lib.make_plan(config, TASKS["pretrain"])

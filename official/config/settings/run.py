@@ -159,8 +159,8 @@ class Plan:
         devices.
       measure: With --plan: also run three steps on generated data, on the run's devices, and plan hours and
         sequences per second with their time. Saves nothing.
-      plan_file: With --plan: also write the plan as JSON, with the whole configuration, which python -m
-        official.graphcore FILE can run.
+      plan_file: With --plan: also write the plan as JSON, with the whole configuration, which --config=FILE
+        and python -m official.graphcore FILE read.
       plan_picture: With --plan of a pipeline: also draw its schedule as .png, .svg or .pdf; with --plan_hosts
         draw the efficiency curves instead.
       plan_tflops: With --plan: speed of one replica's matrix products in TFLOP/s, for the expected time.
