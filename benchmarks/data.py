@@ -15,7 +15,6 @@ import shutil
 import tempfile
 
 import harness
-
 from official.cli import command_line
 from official.io.json_files import read_json
 

@@ -14,7 +14,6 @@ import shutil
 import tempfile
 
 import harness
-
 from official.cli import command_line
 from official.io import jobs
 from official.io.errors import ConfigError

@@ -18,7 +18,6 @@ import re
 from typing import Any
 
 import harness
-
 from official.checkpoint import registry
 from official.checkpoint.containers import hf_folder
 from official.cli import command_line, outputs, train

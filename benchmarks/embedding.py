@@ -9,8 +9,9 @@ batch size of --batch_sizes that is fastest on --trial_rows. Both run in turns a
 largest difference between the files is reported with the times.
 """
 
-import harness
 import numpy as np
+
+import harness
 import predict_file
 
 SENTENCE_TRANSFORMERS = harness.Environment(

@@ -24,7 +24,6 @@ from typing import Any
 
 import harness
 import own_data
-
 from official.cli import command_line, outputs
 from official.config import ConfigError
 from official.io import json_files

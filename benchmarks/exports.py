@@ -16,10 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import harness
-from scores import find_source
-
 from official.cli import command_line, outputs
 from official.io.errors import ConfigError
+from scores import find_source
 
 if TYPE_CHECKING:
     from official.inference.source import Source

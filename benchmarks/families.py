@@ -21,9 +21,9 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-import harness
 import numpy as np
 
+import harness
 from official.cli import command_line, outputs
 from official.io.errors import ConfigError, first_line
 
@@ -518,7 +518,6 @@ def onnx(case: Case) -> float | None:
 def serve(case: Case) -> float | None:
     """Compares the answers of the server with those of a call in Python."""
     import serving
-
     from official import inference
 
     if case.ending != "ForQuestionAnswering":

@@ -22,7 +22,6 @@ import time
 from typing import Any
 
 import harness
-
 from official.cli import command_line, outputs
 from official.cli import flags as flags_lib
 from official.config import Config, ConfigError, steps_per_loop, with_data

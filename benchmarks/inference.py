@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import harness
 from harness import HUGGINGFACE, Environment
-
 from official.cli import command_line
 from official.cli.benchmark import inference
 from official.cli.benchmark.inference import ANSWERING, System

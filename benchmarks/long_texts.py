@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 
 import harness
 from harness import NEW_HUGGINGFACE, Environment
-
 from official.cli import command_line, outputs
 from official.io.errors import ConfigError
 

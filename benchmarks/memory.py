@@ -17,7 +17,6 @@ import sys
 import time
 
 import harness
-
 from official.cli import command_line, outputs
 from official.config import Config
 from official.io.errors import ConfigError

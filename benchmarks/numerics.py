@@ -16,7 +16,6 @@ import statistics
 import subprocess
 
 import harness
-
 from official.cli import command_line, outputs
 from official.io.errors import ConfigError
 

@@ -16,7 +16,6 @@ weights, 12 bytes each, and AdamW.
 from typing import Any, Literal, NamedTuple
 
 import harness
-
 from official.cli import command_line, outputs
 from official.config import Config
 

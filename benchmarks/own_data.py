@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import harness
-
 from official.cli import command_line, outputs
 from official.config import ConfigError
 from official.io import json_files

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import harness
-
 import official
 from official.cli import command_line, outputs
 from official.config import Config

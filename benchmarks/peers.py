@@ -24,7 +24,6 @@ from typing import Literal, NamedTuple
 
 import harness
 from harness import HUGGINGFACE, Environment
-
 from official.cli import command_line, outputs
 
 

@@ -26,10 +26,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import harness
-from own_data import HUGGINGFACE
-
 from official.cli import command_line, outputs
 from official.config import ConfigError
+from own_data import HUGGINGFACE
 
 
 class RowsFlags(harness.EnvironmentFlags, harness.ChartFlags):

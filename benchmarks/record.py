@@ -9,7 +9,6 @@ import os
 from typing import Any
 
 import harness
-
 from official.cli import command_line, outputs
 from official.io import files
 from official.io.errors import ConfigError

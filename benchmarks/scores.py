@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import harness
-
 from official.cli import command_line, outputs
 from official.config import Config, ConfigError
 

@@ -29,11 +29,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import harness
 import numpy as np
-from harness import Environment
-from programs.load import Asked
 
+import harness
+from harness import Environment
 from official.cli import command_line, outputs
 from official.cli.benchmark.inference import (
     Block,
@@ -44,6 +43,7 @@ from official.cli.benchmark.inference import (
 )
 from official.io import json_files
 from official.io.errors import ConfigError
+from programs.load import Asked
 
 if TYPE_CHECKING:
     from official.inference.source import Source

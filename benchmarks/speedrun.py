@@ -36,7 +36,6 @@ from typing import Any
 
 import harness
 from harness import NEW_HUGGINGFACE
-
 from official.cli import command_line, outputs
 from official.config import ConfigError
 from official.io import json_files

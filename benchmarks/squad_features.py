@@ -8,7 +8,6 @@ warm-up round.
 import os
 
 import harness
-
 from official.cli import command_line
 
 

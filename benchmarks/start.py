@@ -17,7 +17,6 @@ import tempfile
 import time
 
 import harness
-
 from official.cli import command_line, outputs
 from official.io.errors import ConfigError
 

@@ -14,7 +14,6 @@ import time
 from typing import Literal
 
 import harness
-
 import official
 from official.cli import command_line, outputs
 from official.io.errors import ConfigError

@@ -21,7 +21,6 @@ import sys
 import tempfile
 
 import harness
-
 from official.cli import command_line, outputs
 
 JOBS = ("train", "embed", "search")

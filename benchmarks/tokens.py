@@ -14,10 +14,10 @@ import os
 import random
 import tempfile
 
-import harness
 import numpy as np
-from families import HUGGINGFACE
 
+import harness
+from families import HUGGINGFACE
 from official.cli import command_line, outputs
 from official.data.rows.text_rows import encode
 from official.data.word_pieces.tokenizer import LibraryTokenizer, tokenizer_of

@@ -22,7 +22,6 @@ import tempfile
 import time
 
 from kill_runs import ROOT, read_lines
-
 from official.cli import command_line, outputs
 from official.io import signals
 from official.io.errors import ConfigError

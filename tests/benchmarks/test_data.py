@@ -2,10 +2,10 @@
 
 import json
 
-import data
 import numpy as np
 import pytest
 
+import data
 from official.data.records import encoding
 from tests.fixtures import write_records
 from tests.records import short_examples

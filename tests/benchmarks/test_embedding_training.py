@@ -4,10 +4,10 @@ import argparse
 import json
 import runpy
 
-import embedding_training
-import harness
 import pytest
 
+import embedding_training
+import harness
 from official.io.errors import ConfigError
 
 

@@ -8,11 +8,11 @@ import re
 import shutil
 import sys
 
+import pytest
+
 import fine_tuning
 import harness
-import pytest
 import start
-
 from official.io.errors import ConfigError
 from tests.fine_tuning_files import fixture_vocab_file, squad_json  # noqa: F401
 from tests.fixtures import TINY

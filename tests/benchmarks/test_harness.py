@@ -4,9 +4,9 @@ import argparse
 import os
 import sys
 
-import harness
 import pytest
 
+import harness
 from official.cli.benchmark.inference import Program
 from official.io.errors import ConfigError
 

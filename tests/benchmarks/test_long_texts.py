@@ -3,11 +3,11 @@
 import json
 import runpy
 
-import harness
-import long_texts
 import numpy as np
 import pytest
 
+import harness
+import long_texts
 from official.io.errors import ConfigError
 from tests.fixtures import TINY
 

@@ -3,11 +3,11 @@
 import json
 import runpy
 
-import harness
 import numpy as np
-import own_data
 import pytest
 
+import harness
+import own_data
 from official.data.tables import labels as labels_lib
 from official.data.tables import tags, texts
 from official.data.tables.files import open_table

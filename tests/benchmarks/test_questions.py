@@ -9,15 +9,15 @@ import os
 import re
 import runpy
 
+import numpy as np
+import pytest
+
 import data_scale
 import inference
 import numerics
-import numpy as np
 import optimizer
 import peers
-import pytest
 import record
-
 from official.checkpoint import registry
 from official.cli.benchmark import answering
 from official.cli.benchmark import inference as inference_lib

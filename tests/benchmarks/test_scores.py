@@ -5,8 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-import scores
 
+import scores
 from official.inference import source
 from official.io.errors import ConfigError
 from tests.run_folders import run

@@ -8,13 +8,13 @@ import shutil
 import sys
 import time
 
-import harness
 import pytest
+
+import harness
 import serving
+from official.io.errors import ConfigError
 from programs import load
 from programs.load import Asked
-
-from official.io.errors import ConfigError
 from tests.fixtures import ROOT
 
 PAIRS = [("Who?", "Ada wrote."), ("What?", "Boats sail, Zoë."), ("When?", "Noon came.")]

@@ -7,8 +7,8 @@ import json
 import tarfile
 
 import pytest
-import speedrun
 
+import speedrun
 from official.io.errors import ConfigError
 
 

@@ -2,10 +2,10 @@
 
 import json
 
-import kill_runs
-import kill_workers
 import pytest
 
+import kill_runs
+import kill_workers
 from tests import programs
 
 
