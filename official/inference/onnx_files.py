@@ -396,8 +396,10 @@ def folder_of(made_of: dict[str, Any], make: Callable[[str], None]) -> str:
         files = {name: sha256_of(os.path.join(work, name)) for name in sorted(os.listdir(work))}
         manifest = {"made_of": made_of, "sha256": files}
         writing.replace_file(os.path.join(work, MANIFEST), json.dumps(manifest, indent=1, sort_keys=True))
-        if not is_whole(folder):
-            writing.publish_all(work, folder, MANIFEST)
+        # One process at a time: in the midst of another's moves its files would count as old ones.
+        with writing.locked(folder + ".lock", wait_secs=60):
+            if not is_whole(folder):
+                writing.publish_all(work, folder, MANIFEST)
     return folder
 
 
