@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills random workers of a job at random moments, and compares the result with an undisturbed job.
+"""Kills the workers of a job in turn at random moments, and compares the result with an undisturbed job.
 
   python scripts/kill_workers.py [--runs=20] [--workers=2] [--seed=1] [--output=results/cluster_kills.json]
 
@@ -48,7 +48,7 @@ class Main(command_line.Flags):
     Attributes:
       runs: Number of jobs, each of which loses a worker.
       workers: Number of processes per job: 2 or 4.
-      seed: Seed of moments and ranks.
+      seed: Seed of the moments.
       output: Write the counts to this JSON file.
       overwrite: Replace an existing file.
     """
@@ -188,11 +188,10 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def kill_one(job: Job, rng: random.Random, secs: float) -> dict | None:
-    """Kills a random worker at a random time within `secs`. Returns {rank, after_secs, at_step}; None if the
-    job ended before."""
+def kill_one(job: Job, rank: int, secs: float) -> dict | None:
+    """Kills a worker `secs` after the launch. Returns {rank, after_secs, at_step}; None if the job ended
+    before."""
     time.sleep(max(job.started + secs - time.monotonic(), 0))
-    rank = rng.randrange(job.workers)
     while not job.is_over():
         found = job.ranks().get(rank)
         if found is not None:
@@ -237,11 +236,11 @@ def undisturbed(data: str, folder: str, workers: int) -> tuple[str, float]:
     return job.model_dir, result["startup_secs"] + result["wall_secs"]
 
 
-def disturbed(data: str, model_dir: str, workers: int, secs: float, rng: random.Random) -> dict | None:
-    """Runs a job that loses a worker within `secs`. Returns the hit and the end of the job; None if the job
+def disturbed(data: str, model_dir: str, workers: int, rank: int, secs: float) -> dict | None:
+    """Runs a job that loses a worker after `secs`. Returns the hit and the end of the job; None if the job
     ended before."""
     job = Job(data, model_dir, workers, _RESTARTS)
-    hit = kill_one(job, rng, rng.random() * secs)
+    hit = kill_one(job, rank, secs)
     code = job.wait()
     if hit is None:
         return None
@@ -267,7 +266,8 @@ def run_all(flags: argparse.Namespace, folder: str) -> list[dict]:
     print(f"undisturbed: {secs:.1f} s, {whole}", flush=True)
     while len(runs) < flags.runs:
         number += 1
-        run = disturbed(folder, f"{folder}/run-{number}", flags.workers, secs, rng)
+        rank = len(runs) % flags.workers
+        run = disturbed(folder, f"{folder}/run-{number}", flags.workers, rank, rng.random() * secs)
         if run is None:
             continue
         runs.append(run)

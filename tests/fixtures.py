@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.framework import config as tf_config  # has no public way to switch determinism off
+from tensorflow.python.framework import ops as tf_ops  # nor to forget gradients
 from tensorflow.python.util import tf_stack
 
 from official import config as config_lib
@@ -72,6 +73,17 @@ def _plain_tensorflow():
         yield
     tf.keras.mixed_precision.set_global_policy("float32")
     tf_config.disable_op_determinism()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _graphs_end():
+    """Frees the graphs of a module. TensorFlow registers each call of a `tf.custom_gradient` for ever, with
+    the graph that it was traced in: 16 GB in a process of the slow tests."""
+    yield
+    registry = tf_ops.gradient_registry._registry
+    for name in [name for name in registry if name.startswith("CustomGradient-")]:
+        del registry[name]
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

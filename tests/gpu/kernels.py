@@ -99,7 +99,8 @@ def recorded_functions(run: Callable[[Callable], Any]) -> Iterator[dict[str, Cal
         if self._jit_compile:
             leaves = tf.nest.flatten((args, named))
             shown = ", ".join(str(_spec(each)) for each in leaves if tf.is_tensor(each))
-            name = f"{self.python_function.__name__}({shown})"
+            function = self.python_function
+            name = f"{getattr(function, 'func', function).__name__}({shown})"  # of a partial, too
             specs = tf.nest.map_structure(_spec, (args, named))
             found.setdefault(name, functools.partial(_concrete, self, specs, run))
         return original(self, *args, **named)
