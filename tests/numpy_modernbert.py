@@ -8,12 +8,9 @@ from tests.numpy_bert import gelu_erf, softmax
 class NumpyModernBert:
     """`weights` is {variable name: array}; every n-th layer sees all tokens, others a window."""
 
-    def __init__(
-        self, weights: dict, layers: int, heads: int, every: int, window: int, epsilon: float = 1e-5
-    ):
+    def __init__(self, weights: dict, layers: int, heads: int, every: int, window: int):
         self.weights = {name: np.asarray(value, np.float64) for name, value in weights.items()}
         self.layers, self.heads, self.every, self.reach = layers, heads, every, window // 2
-        self.epsilon = epsilon
 
     def layer_norm(self, x, name):
         centred = x - x.mean(-1, keepdims=True)

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -171,7 +172,7 @@ def test_methods_one_after_the_other_under_both_names(tmp_path, capsys, monkeypa
         assert 0 < metrics_of(entry)["startup_secs"].value < entry.wall_time
 
 
-def test_a_failed_run_is_a_failed_result(tmp_path, monkeypatch):
+def test_a_failed_run_is_a_failed_result_and_a_bug_still_raises(tmp_path, monkeypatch):
     numbers = dict(step=3, samples=24, eval_accuracy=float("nan"), sequences_per_sec=5.0)
     result = TrainResult("failed", "mlm_loss not finite at step 3", **numbers)
     monkeypatch.setattr(bert_benchmark.runner, "run", lambda *_, **__: result)
@@ -179,6 +180,10 @@ def test_a_failed_run_is_a_failed_result(tmp_path, monkeypatch):
     entry = report(tmp_path, "BertPretrainingBenchmark.benchmark_cpu")
     assert_failed(entry, "failed: mlm_loss not finite at step 3")
     assert set(metrics_of(entry)) == {"exp_per_second", "steps", "success"}
+    monkeypatch.setattr(bert_benchmark.runner, "run", mock.Mock(side_effect=AssertionError("a bug")))
+    with pytest.raises(AssertionError, match="a bug"):
+        BertPretrainingBenchmark(str(tmp_path), QUICK).benchmark_cpu()
+    assert not (tmp_path / "proto_BertPretrainingBenchmark.benchmark_cpu").exists()
 
 
 @pytest.mark.slow
@@ -264,13 +269,3 @@ def test_environment_wins(tmp_path, monkeypatch):
     assert_failed(report(tmp_path, name), "tpu=grpc://localhost:1")
     BertClassifyBenchmarkReal(str(tmp_path / "own"), root_data_dir="/data").benchmark_4x4_tpu()
     assert_failed(report(tmp_path, name), "input_files=/data/", "gs://BUCKET")  # remote, as the TPU is
-
-
-def test_a_bug_still_raises(tmp_path, monkeypatch):
-    def broken(*_, **__):
-        raise AssertionError("a bug")
-
-    monkeypatch.setattr(bert_benchmark.runner, "run", broken)
-    with pytest.raises(AssertionError, match="a bug"):
-        BertPretrainingBenchmark(str(tmp_path), QUICK).benchmark_cpu()
-    assert not (tmp_path / "proto_BertPretrainingBenchmark.benchmark_cpu").exists()

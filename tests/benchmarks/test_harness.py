@@ -21,12 +21,8 @@ for line in sys.stdin:
 @pytest.fixture(name="start")
 def fixture_start(tmp_path):
     """Returns (source) -> a program that is it."""
-
-    def make(source):
-        command, work = [sys.executable, "-c", source], str(tmp_path / "work")
-        return Program("--peers: fake", command, work, harness.variables(None), ": ask for fewer --peers")
-
-    return make
+    given = (str(tmp_path / "work"), harness.variables(None), ": ask for fewer --peers")
+    return lambda source: Program("--peers: fake", [sys.executable, "-c", source], *given)
 
 
 def test_a_program_answers_in_turns_and_its_end_is_named(start):

@@ -8,8 +8,8 @@ import pytest
 
 import harness
 import long_texts
-from official.io.errors import ConfigError
 from tests.fixtures import TINY
+from tests.refusals import assert_refused
 
 MODEL = dict(TINY, family="modernbert", block_type="modernbert", hidden_act="gelu_erf", local_attention=8)
 
@@ -41,18 +41,13 @@ def test_our_side_trains_and_infers_mixed_lengths(tmp_path, monkeypatch, capsys)
 
 
 def test_the_fastest_and_the_smallest_are_compared_with():
-    row = {"case": "a", "median_secs": 2.0, "peak_bytes": 6}
-    others = [
-        {"peer": "padded", "median_secs": 4.0, "peak_bytes": 8},
-        {"peer": "compiled", "median_secs": 3.0},
-    ]
-    rows = [{**row, "peer": "ours"}, *({**row, "peak_bytes": 10, **other} for other in others)]
-    (found,) = long_texts.compare(rows)
+    measured = (("ours", 2.0, 6), ("padded", 4.0, 8), ("compiled", 3.0, 10))
+    names = ("peer", "median_secs", "peak_bytes")
+    (found,) = long_texts.compare([{"case": "a", **dict(zip(names, row))} for row in measured])
     assert found["fastest"] == "compiled" and found["speedup"] == 1.5
     assert found["least_memory"] == "padded" and found["memory"] == 0.75
 
 
 def test_wrong_cases_are_named():
-    for text, message in (("512x3", "512x3 is none of 512x2, mixed"), ("8:9000", "not from 8 to 8,192")):
-        with pytest.raises(ConfigError, match=message):
-            long_texts.read_cases(text, 8192)
+    cases = [("512x3", 8192, "512x3 is none of 512x2, mixed"), ("8:9000", 8192, "not from 8 to 8,192")]
+    assert_refused(long_texts.read_cases, cases)

@@ -12,32 +12,26 @@ from official.data.tables import labels as labels_lib
 from official.data.tables import tags, texts
 from official.data.tables.files import open_table
 from official.io.errors import ConfigError
+from tests.benchmarks.conftest import read_rows, write_lines, write_pairs
 
 
 @pytest.fixture(name="data_dir")
 def fixture_data_dir(tmp_path):
     """Returns a folder of few rows in the layouts of the public data."""
-
-    def write(name, lines):
-        path = tmp_path / "data" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-    numbers = range(30)
+    folder, numbers = tmp_path / "data", range(30)
+    write_pairs(folder)
     for split in ("train", "dev"):
-        write(f"glue/SST-2/{split}.tsv", ["sentence\tlabel", *(f'so "good" {n}\t{n % 2}' for n in numbers)])
-        pairs = [f"{n}\ta {n}\tb {n}\t{n / 10}" for n in numbers]
-        write(f"glue/STS-B/{split}.tsv", ["index\tsentence1\tsentence2\tscore", *pairs])
-        pairs = [f"{n % 2}\t{n}\ta {n}\tb {n}" for n in numbers]
-        write(f"glue/MRPC/{split}.tsv", ["Quality\t#1 ID\t#1 String\t#2 String", *pairs])
-        write(f"ner/wnut17/{split}.conll", [line for n in numbers for line in (f"w{n}\tO", "x\tB-X", "\t")])
-    write("emotions/xed_en.tsv", [f"text {n}\t{1 + n % 8}, 3" for n in range(200)])
+        rows = [f'so "good" {n}\t{n % 2}' for n in numbers]
+        write_lines(folder / f"glue/SST-2/{split}.tsv", ["sentence\tlabel", *rows])
+        words = [line for n in numbers for line in (f"w{n}\tO", "x\tB-X", "\t")]
+        write_lines(folder / f"ner/wnut17/{split}.conll", words)
+    write_lines(folder / "emotions/xed_en.tsv", [f"text {n}\t{1 + n % 8}, 3" for n in range(200)])
     for split in ("dev", "trial"):
         answers = [[{"text": "b", "answer_start": 2}], [{"text": "b", "answer_start": 0}]]
         questions = [{"id": str(n), "question": "?", "answers": given} for n, given in enumerate(answers)]
         content = {"data": [{"paragraphs": [{"context": "a b", "qas": questions}]}]}
-        write(f"squad_zh/cmrc2018_{split}.json", [json.dumps(content)])
-    return str(tmp_path / "data")
+        write_lines(folder / f"squad_zh/cmrc2018_{split}.json", [json.dumps(content)])
+    return str(folder)
 
 
 def test_both_sides_have_the_same_rows(data_dir, tmp_path):
@@ -47,13 +41,8 @@ def test_both_sides_have_the_same_rows(data_dir, tmp_path):
         folder.mkdir()
         flags, theirs = kind.make(data_dir, str(folder), 20, 20)
         ours = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
-        made[name] = (
-            ours,
-            {
-                split: [json.loads(line) for line in open(path, encoding="utf-8")]
-                for split, path in theirs.items()
-            },
-        )
+        rows = {split: read_rows(path) for split, path in theirs.items()}
+        made[name] = (ours, rows)
     for name, columns in (("one", ["text"]), ("number", ["first", "second"]), ("pairs", ["first", "second"])):
         ours, theirs = made[name]
         for split in ("train", "eval"):

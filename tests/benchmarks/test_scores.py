@@ -12,8 +12,9 @@ from official.io.errors import ConfigError
 from tests.run_folders import run
 
 
-def flags_of(monkeypatch, **given):
-    arguments = [f"--{name}={value}" for name, value in given.items()]
+def flags_of(monkeypatch, folder, **given):
+    usual = {"checkpoints": folder / "run", "backends": "tensorflow", "dtypes": "fp32", "rounds": 1}
+    arguments = [f"--{name}={value}" for name, value in {**usual, **given}.items()]
     monkeypatch.setattr(sys, "argv", ["benchmarks/scores.py", *arguments])
     return scores.parse_flags()
 
@@ -33,9 +34,8 @@ def test_a_batch_is_laid_end_to_end_without_filling():
 @pytest.mark.slow
 def test_scores_of_answers_are_those_of_the_run(squad, tmp_path, monkeypatch):
     result = run(squad(num_train_epochs=2, do_predict=True))
-    given = {"checkpoints": tmp_path / "run", "backends": "tensorflow", "dtypes": "fp32", "rounds": 1}
-    given |= {"predict_file": tmp_path / "dev.json", "eval_batch_size": 5, "timed_batches": 1}
-    flags = flags_of(monkeypatch, **given)
+    given = {"predict_file": tmp_path / "dev.json", "eval_batch_size": 5, "timed_batches": 1}
+    flags = flags_of(monkeypatch, tmp_path, **given)
     (row,) = scores.measure_checkpoint(flags, scores.find_source(flags.checkpoints[0]))
     assert row["scores"]["f1"] == result.scores["f1"] and row["metric"] == "f1"
     assert row["lost"] == row["largest_difference"] == 0 and row["batch"] == 5
@@ -51,8 +51,7 @@ def test_scores_of_answers_are_those_of_the_run(squad, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_scores_of_classes_are_those_of_the_run(glue, tmp_path, monkeypatch):
     result = run(glue("rte", dict(train=20, dev=20)))
-    given = {"checkpoints": tmp_path / "run", "backends": "tensorflow", "dtypes": "fp32", "rounds": 1}
-    flags = flags_of(monkeypatch, **given)
+    flags = flags_of(monkeypatch, tmp_path)
     (row,) = scores.measure_checkpoint(flags, scores.find_source(flags.checkpoints[0]))
     assert row["task"] == "rte" and row["scores"]["accuracy"] == result.scores["accuracy"]
     assert json.loads(json.dumps(row))["sequences"] == 20

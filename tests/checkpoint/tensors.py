@@ -9,8 +9,8 @@ from official.checkpoint import canonical
 from official.checkpoint import tensors as tensors_lib
 
 HEADS = (*canonical.PRETRAINING_HEADS, *canonical.SQUAD_HEAD, *canonical.CLASSIFIER_HEAD)
-V, H, I = 48, 8, 16  # noqa: E741
-SIZES = canonical.Sizes(V, H, I, positions=12, types=2, classes=3)
+V, H = 48, 8
+SIZES = canonical.Sizes(V, H, inner=16, positions=12, types=2, classes=3)
 GROUPS = 4  # of GroupBERT's feed-forward
 
 
@@ -59,9 +59,8 @@ def arrays_of(tensors) -> dict[str, np.ndarray]:
 
 def random_tensors(shapes, dtype=np.float32, scale=1.0, seed=1) -> tensors_lib.Tensors:
     generator = np.random.default_rng(seed)
-    return of_arrays(
-        {name: generator.normal(0, scale, shape).astype(dtype) for name, shape in shapes.items()}
-    )
+    arrays = {name: generator.normal(0, scale, shape).astype(dtype) for name, shape in shapes.items()}
+    return of_arrays(arrays)
 
 
 def zeros(*names, shape=(2,)) -> tensors_lib.Tensors:

@@ -17,8 +17,10 @@ from official.config import BertConfig, ConfigError
 from official.data.glue.tasks import TASKS, find_task
 from official.io import model_folder
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
-from tests.checkpoint.tensors import of_arrays, zeros
+from tests.checkpoint.tensors import assert_same, named, of_arrays, with_slots, zeros
 from tests.fixtures import TINY
+from tests.modeling.models import weights_of
+from tests.refusals import assert_refused
 
 POOLER = ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
 RELATION = ["cls/seq_relationship/output_bias", "cls/seq_relationship/output_weights"]
@@ -59,9 +61,8 @@ def test_save_and_restore(tmp_path):
 
 
 def test_tensorflow_finds_the_newest_one(tmp_path, monkeypatch):
-    for number, folder in enumerate(
-        ("runs/mine", "./runs/mine/", "runs/../runs/mine", "{}/runs/mine", "ram://state/mine")
-    ):
+    places = ("runs/mine", "./runs/mine/", "runs/../runs/mine", "{}/runs/mine", "ram://state/mine")
+    for number, folder in enumerate(places):
         (tmp_path / str(number)).mkdir()
         monkeypatch.chdir(tmp_path / str(number))
         folder = folder.format(os.getcwd())
@@ -70,7 +71,6 @@ def test_tensorflow_finds_the_newest_one(tmp_path, monkeypatch):
         manager = manager_of(folder, keep=2)
         for step in (10, 20, 40):
             prefix = manager.save(step)
-        assert manager.steps() == [20, 40]
         assert os.path.normpath(tf.train.latest_checkpoint(folder)) == os.path.normpath(prefix)
         known = tf.train.get_checkpoint_state(folder).all_model_checkpoint_paths
         assert [os.path.basename(path) for path in known] == ["ckpt-20", "ckpt-40"], folder
@@ -80,30 +80,25 @@ def test_tensorflow_finds_the_newest_one(tmp_path, monkeypatch):
 
 
 def test_a_damaged_newest_checkpoint_is_skipped(tmp_path):
-    def damaged(folder, damage) -> None:
-        state = variables()
-        manager = CheckpointManager(str(folder), state, keep=3)
-        manager.save(1)
-        state["bert/a"].assign([2.0] * 1000)
-        manager.save(2)
-        data, index = folder / "ckpt-2.data-00000-of-00001", folder / "ckpt-2.index"
+    def flip(data) -> None:
         content = bytearray(data.read_bytes())
         content[1000] ^= 1
-        damage(data, index, bytes(content))
+        data.write_bytes(content)
 
-    for number, damage in enumerate(
-        (
-            lambda data, index, flipped: data.write_bytes(flipped[:100]),
-            lambda data, index, flipped: data.write_bytes(flipped),
-            lambda data, index, flipped: index.write_bytes(index.read_bytes()[:40]),
-            lambda data, index, flipped: data.unlink(),
-        )
-    ):
-        folder, restored = tmp_path / str(number), variables()
+    for name, damage in {
+        "flipped": lambda data, index: flip(data),
+        "short": lambda data, index: os.truncate(data, 100),
+        "short index": lambda data, index: os.truncate(index, 40),
+        "gone": lambda data, index: data.unlink(),
+    }.items():
+        folder, state = tmp_path / name, variables()
         folder.mkdir()
-        damaged(folder, damage)
-        assert manager_of(folder, restored).restore_newest().endswith("ckpt-1"), number
-        assert (restored["bert/a"].numpy() == 1.0).all(), number
+        manager_of(folder, state).save(1)
+        state["bert/a"].assign([2.0] * 1000)
+        manager_of(folder, state).save(2)
+        damage(folder / "ckpt-2.data-00000-of-00001", folder / "ckpt-2.index")
+        assert manager_of(folder, state).restore_newest().endswith("ckpt-1"), name
+        assert (state["bert/a"].numpy() == 1.0).all(), name
 
 
 def test_a_damaged_checkpoint_does_not_push_out_a_good_one(tmp_path):
@@ -161,90 +156,48 @@ def test_checkpoints_that_are_not_resumed(tmp_path):
 # ---- initial weights
 
 
-def named(model) -> dict:
-    return {variable.name.split(":")[0]: variable for variable in model.trainable_variables}
-
-
 def google_values(model, drop=()) -> dict[str, np.ndarray]:
     """Returns weights, Adam slots and global_step, as Google's code saves them."""
-    values = {name: variable.numpy() for name, variable in named(model).items() if name not in drop}
-    values |= {
-        f"{name}/{slot}": np.zeros_like(value)
-        for name, value in list(values.items())
-        for slot in ("adam_m", "adam_v")
-    }
-    return values | {"global_step": np.array(1000, np.int64)}
+    weights = {name: values for name, values in weights_of(model).items() if name not in drop}
+    return with_slots(weights, "adam_m", "adam_v") | {"global_step": np.array(1000, np.int64)}
 
 
-def google_checkpoint(folder, model, drop=(), extra=None, rename=None) -> str:
+def google_checkpoint(folder, model, drop=(), extra=None) -> str:
     """Writes a name-based checkpoint in Google's form."""
-    values = google_values(model, drop) | (extra or {})
     prefix = str(folder / "bert_model.ckpt")
-    bundle.write(of_arrays({(rename or {}).get(name, name): values[name] for name in values}), prefix)
+    bundle.write(of_arrays(google_values(model, drop) | (extra or {})), prefix)
     return prefix
 
 
 @pytest.fixture(scope="module")
-def models():
-    """Two models and their first weights. Tests share them: to make one takes longer than a test."""
-    made = [BertPretrainer(BertConfig(**TINY)) for _ in range(2)]
-    return [(one, [variable.numpy() for variable in one.variables]) for one in made]
+def model():
+    """Tests share it, whatever its weights: to make one takes longer than a test."""
+    return BertPretrainer(BertConfig(**TINY))
 
 
-def as_made(one, weights):
-    for variable, value in zip(one.variables, weights):
-        variable.assign(value)
-    return one
-
-
-@pytest.fixture
-def model(models):
-    return as_made(*models[0])
-
-
-@pytest.fixture
-def fresh(models):
-    return as_made(*models[1])
-
-
-@pytest.fixture(scope="module")
-def saved_by_tf1(models, tmp_path_factory) -> str:
-    """Returns the prefix of a checkpoint that a TF1 Saver wrote."""
-    values = google_values(as_made(*models[0]))
+def test_googles_checkpoint_is_read_by_name(model, tmp_path):
+    """One that a TF1 Saver wrote."""
+    values, expected = google_values(model), weights_of(model)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         made = [tf.compat.v1.get_variable(name, initializer=value) for name, value in values.items()]
         session.run(tf.compat.v1.global_variables_initializer())
-        folder = tmp_path_factory.mktemp("tf1")
-        return tf.compat.v1.train.Saver(made).save(session, str(folder / "bert_model.ckpt"))
-
-
-def test_googles_checkpoint_is_read_by_name(saved_by_tf1, model, fresh):
-    expected = {name: variable.numpy() for name, variable in named(model).items()}
-    for path in (saved_by_tf1, os.path.dirname(saved_by_tf1), f"{saved_by_tf1}.index"):
-        for variable in named(fresh).values():
+        prefix = tf.compat.v1.train.Saver(made).save(session, str(tmp_path / "bert_model.ckpt"))
+    for path in (prefix, str(tmp_path), f"{prefix}.index"):
+        for variable in model.variables:
             variable.assign(tf.zeros_like(variable))
-        report = initialize.initialize(named(fresh), path)
+        report = initialize.initialize(named(model), path)
         assert not report.fresh and len(report.read) == len(expected)
-        assert report.location == saved_by_tf1 and report.title == "Google TF1"
+        assert report.location == prefix and report.title == "Google TF1"
         assert len(report.dropped) == 2 * len(report.read) + 1
-        for name, variable in named(fresh).items():
-            np.testing.assert_array_equal(variable, expected[name])
+        assert_same(weights_of(model), expected)
 
 
 def test_the_encoder_is_strict(tmp_path, model):
-    prefix = google_checkpoint(
-        tmp_path,
-        model,
-        drop=["bert/pooler/dense/bias"],
-        extra={"bert/encoder/layer_2/output/dense/bias": np.zeros(32, np.float32)},
-        rename={"bert/pooler/dense/kernel": "bert/pooler/dense/weights"},
-    )
+    strange = ["bert/encoder/layer_2/output/dense/bias", "bert/pooler/dense/weights"]
+    extra = dict.fromkeys(strange, np.zeros(32, np.float32))
     with pytest.raises(ConfigError, match="missing: bert/pooler.*unexpected: bert/encoder/layer_2") as error:
-        initialize.initialize(named(model), prefix)
-    assert error.value.details == {
-        "missing": POOLER,
-        "unexpected": ["bert/encoder/layer_2/output/dense/bias", "bert/pooler/dense/weights"],
-    }
+        initialize.initialize(named(model), google_checkpoint(tmp_path, model, POOLER, extra))
+    assert error.value.details == {"missing": POOLER, "unexpected": strange}
     other = BertPretrainer(BertConfig(**{**TINY, "intermediate_size": 32, "vocab_size": 60}))
     with pytest.raises(ConfigError) as error:
         initialize.initialize(named(model), google_checkpoint(tmp_path, other))
@@ -258,15 +211,14 @@ def test_the_encoder_is_strict(tmp_path, model):
 def test_answers_need_no_pooler(tmp_path):
     """Hugging Face's models of answers have none; one that has only a part of it is damaged."""
     model, other = SpanModel(BertConfig(**TINY)), SpanModel(BertConfig(**TINY))
-    variables = {variable.name.split(":")[0]: variable for variable in other.variables}
-    report = initialize.initialize(variables, google_checkpoint(tmp_path, model))  # of what is trained
+    report = initialize.initialize(named(other), google_checkpoint(tmp_path, model, drop=POOLER))
     assert not report.fresh and report.unneeded == POOLER
     assert "neither there nor needed: bert/pooler/dense/bias" in report.describe()
-    for name, value in named(model).items():
-        np.testing.assert_array_equal(variables[name], value)
-    half = {"bert/pooler/dense/kernel": np.zeros([32, 32], np.float32)}
+    found, expected = weights_of(other), weights_of(model)
+    for name in expected.keys() - POOLER:
+        np.testing.assert_array_equal(found[name], expected[name])
     with pytest.raises(ConfigError, match="missing: bert/pooler/dense/bias"):
-        initialize.initialize(variables, google_checkpoint(tmp_path, model, extra=half))
+        initialize.initialize(named(other), google_checkpoint(tmp_path, model, drop=POOLER[:1]))
 
 
 def test_a_pooler_that_is_not_there_starts_with_the_head_over_it(tmp_path):
@@ -284,14 +236,12 @@ def test_a_pooler_that_is_not_there_starts_with_the_head_over_it(tmp_path):
     # A classifier of words is no head over it, whatever the number of its classes.
     tagger, other = SequenceModel(BertConfig(**TINY), 5), SequenceModel(BertConfig(**TINY), 2)
     prefix = google_checkpoint(tmp_path / "c", tagger, drop=POOLER)
-    for problem_type, labels in (("token_classification", tuple("OABCD")), (None, None)):
-        said = {"labels": labels, "problem_type": problem_type}
-        (tmp_path / "c" / "labels.json").write_text(json.dumps(said))
-        if problem_type is None:
-            with pytest.raises(ConfigError, match="missing: bert/pooler/dense/bias"):
-                initialize.initialize(named(other), prefix)
-        else:
-            assert initialize.initialize(named(other), prefix).fresh == [*POOLER, *HEAD]
+    labels = tmp_path / "c" / "labels.json"
+    labels.write_text(json.dumps({"labels": list("OABCD"), "problem_type": "token_classification"}))
+    assert initialize.initialize(named(other), prefix).fresh == [*POOLER, *HEAD]
+    labels.write_text(json.dumps({"labels": None, "problem_type": None}))
+    with pytest.raises(ConfigError, match="missing: bert/pooler/dense/bias"):
+        initialize.initialize(named(other), prefix)
 
 
 def classifier(classes: int, value: float | None = None) -> dict[str, tf.Variable]:
@@ -320,14 +270,17 @@ def test_outputs_of_a_classifier_are_put_into_the_order_of_the_task(tmp_path, mo
         assert head["output_weights"].numpy()[:, 0].tolist() == order, labels
         told = "does not name its classes: the order of the task is assumed, contradiction entailment"
         assert (told in caplog.text) == (labels is None), labels
-    for labels, kind, message in (
+
+    def start(labels, kind) -> None:
+        (tmp_path / "labels.json").write_text(model_folder.labels_json(labels, kind))
+        initialize.initialize({**named(model), **classifier(3)}, str(tmp_path), None, names)
+
+    cases = [
         (("good", "bad", "neutral"), None, "the labels good bad neutral, but the task has: contradiction"),
         (None, "multi_label_classification", "problem_type=multi_label_classification, but the task has one"),
-        (("yes", "no"), None, "2 labels .yes, no., the classifier has 3 outputs"),
-    ):
-        (tmp_path / "labels.json").write_text(model_folder.labels_json(labels, kind))
-        with pytest.raises(ConfigError, match=message):
-            initialize.initialize({**named(model), **classifier(3)}, str(tmp_path), None, names)
+        (("yes", "no"), None, "2 labels (yes, no), the classifier has 3 outputs"),
+    ]
+    assert_refused(start, cases)
     # Of another number of classes, whatever they are: as with MNLI before RTE, in RoBERTa's recipe.
     own = classifier(2, 0.0)
     sst2 = find_task("sst2").class_names
@@ -348,26 +301,21 @@ def test_bad_paths(tmp_path, model):
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad.index").write_bytes(b"nothing")
     object_based = tf.train.Checkpoint(model=model).write(str(tmp_path / "object"))
-    for path, message in (
+    cases = [
         (tmp_path / "missing", "does not exist"),
         (tmp_path / "empty", "no checkpoint in this folder"),
         (tmp_path / "bad", "unreadable checkpoint"),
         (object_based, "does not fit the model"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            initialize.initialize(named(model), str(path))
+    ]
+    assert_refused(lambda path: initialize.initialize(named(model), str(path)), cases)
 
 
-def canonical_tensors(model) -> tensors_lib.Tensors:
-    return of_arrays({name: variable.numpy() for name, variable in named(model).items()})
-
-
-def test_a_garden_file_of_another_number_of_heads_is_refused(tmp_path, model, fresh):
+def test_a_garden_file_of_another_number_of_heads_is_refused(tmp_path, model):
     location = object_bundle.target(str(tmp_path), "model")
-    mapped = garden.from_canonical(canonical_tensors(model), Options(num_attention_heads=4))
+    mapped = garden.from_canonical(of_arrays(weights_of(model)), Options(num_attention_heads=4))
     garden.write(mapped.tensors, location, Options(num_attention_heads=4), lambda size: None)
     for sizes in (None, BertConfig(**TINY)):
-        assert not initialize.initialize(named(fresh), location, sizes).fresh
+        assert not initialize.initialize(named(model), location, sizes).fresh
     said = "has num_attention_heads=4, the model has num_attention_heads=2. Change --init_checkpoint"
     with pytest.raises(ConfigError, match=said):
         initialize.initialize(named(model), location, BertConfig(**{**TINY, "num_attention_heads": 2}))
@@ -396,23 +344,24 @@ def test_a_model_that_computes_something_else_is_not_initialised(tmp_path, model
 def test_weights_that_are_no_finite_numbers_are_refused(tmp_path, model):
     """Those that are infinite only in float32, too; test_convert.py has all formats and the other kinds."""
     name = "bert/embeddings/word_embeddings"
-    other = canonical_tensors(model) | {name: tensors_lib.of_array(np.full([50, 32], 1e300), name)}
+    other = of_arrays(weights_of(model)) | {name: tensors_lib.of_array(np.full([50, 32], 1e300), name)}
     bundle.write(other, str(tmp_path / "model"))
+    spoilt = BertPretrainer(BertConfig(**TINY))  # it has these numbers afterwards
     with pytest.raises(ConfigError, match=f"holds NaN or infinite numbers in {name}"):
-        initialize.initialize(named(model), str(tmp_path / "model"))
+        initialize.initialize(named(spoilt), str(tmp_path / "model"))
 
 
-def test_weights_of_other_formats_are_taken(tmp_path, model, fresh):
-    ours, path = canonical_tensors(model), str(tmp_path / "model")
+def test_weights_of_other_formats_are_taken(tmp_path, model):
+    ours, path = of_arrays(weights_of(model)), str(tmp_path / "model")
     bundle.write({name: tensors_lib.cast(ours[name], ml_dtypes.bfloat16) for name in ours}, path)
-    assert not initialize.initialize(named(fresh), path).fresh
+    assert not initialize.initialize(named(model), path).fresh
     bundle.write(research.from_canonical(ours, Options.of(baseline=True)).tensors, path)  # needs no flag
-    report = initialize.initialize(named(fresh), path)
+    report = initialize.initialize(named(model), path)
     assert not report.fresh and report.title == "Graphcore's GroupBERT research"
     strange = zeros("Layer1/FF/3/W", "Embedding/Other")
     onnx_file.write(popart.from_canonical(ours, Options()).tensors | strange, f"{path}.onnx")
     with pytest.raises(ConfigError, match="unexpected: Embedding/Other, Layer1/FF/3/W"):
-        initialize.initialize(named(fresh), f"{path}.onnx")
+        initialize.initialize(named(model), f"{path}.onnx")
 
 
 def test_a_step_that_cannot_be_read_is_said(tmp_path, model, monkeypatch):

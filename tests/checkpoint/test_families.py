@@ -2,6 +2,7 @@
 by byte, and are refused where a format or a task has no place for them."""
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 
@@ -21,6 +22,8 @@ from official.io import model_folder, vocabulary_files
 from official.io.errors import ConfigError
 from official.models import from_pretrained
 from official.tasks import TASKS
+from tests.checkpoint.tensors import assert_same
+from tests.checkpoint.test_format_huggingface import config_in
 from tests.fixtures import slow
 from tests.numpy_bert import NumpyBert, gelu_erf
 from tests.refusals import assert_refused
@@ -30,7 +33,7 @@ VOCABULARY = """[PAD] [unused0] [unused1] [unused2] [unused3] [UNK] [CLS] [SEP] 
     a bad calm good is loud sea storm the .""".split()
 WORDS, HIDDEN, NARROW, INNER, LAYERS, HEADS, POSITIONS = len(VOCABULARY), 16, 12, 24, 2, 4, 32
 PAIR = ("the sea is calm", "a calm sea")
-DENSE, NORM = ("weight", "bias"), {"weight": "gamma", "bias": "beta"}
+CLASSIFIER, CLASSES = "ForSequenceClassification", {"id2label": {0: "a", 1: "b", 2: "c"}}
 
 # transformers' names of a layer -> Google's.
 GOOGLES = """attention/self/query attention/self/key attention/self/value attention/output/dense
@@ -40,11 +43,9 @@ DISTILBERTS = """attention.q_lin attention.k_lin attention.v_lin attention.out_l
 BERT_LAYER = {name.replace("/", "."): name for name in GOOGLES}
 DISTILBERT_LAYER = dict(zip(DISTILBERTS, GOOGLES))
 OF_ALL = dict(initializer_range=0.02, max_position_embeddings=POSITIONS, vocab_size=WORDS)
-BERT_CONFIG = dict(
-    OF_ALL, hidden_act="gelu", hidden_size=HIDDEN, intermediate_size=INNER, layer_norm_eps=1e-12
-)
+BERT_CONFIG = dict(OF_ALL, hidden_act="gelu", hidden_size=HIDDEN, intermediate_size=INNER)
+BERT_CONFIG |= dict(layer_norm_eps=1e-12, num_attention_heads=HEADS, num_hidden_layers=LAYERS)
 BERT_CONFIG |= dict(attention_probs_dropout_prob=0.1, hidden_dropout_prob=0.1)
-BERT_CONFIG |= dict(num_attention_heads=HEADS, num_hidden_layers=LAYERS)
 DISTILBERT_CONFIG = dict(OF_ALL, model_type="distilbert", activation="gelu", dim=HIDDEN, hidden_dim=INNER)
 DISTILBERT_CONFIG |= dict(n_heads=HEADS, n_layers=LAYERS, pad_token_id=0, attention_dropout=0.1, dropout=0.1)
 IGNORED = dict(qa_dropout=0.1, seq_classif_dropout=0.2, sinusoidal_pos_embds=False, tie_weights_=True)
@@ -134,26 +135,18 @@ class Weights:
             ours[f"bert/embeddings/{table}_embeddings"] = values
         types, places = (f"bert/embeddings/{table}_embeddings" for table in ("token_type", "position"))
         ours[types], ours[places] = np.resize(ours[types], (2, family.width)), ours[places][family.first :]
-        for kind, google in NORM.items():
-            values = self._draw(f"{family.base}.embeddings.LayerNorm.{kind}", (family.width,))
-            ours[f"bert/embeddings/LayerNorm/{google}"] = values
+        layers = {"embeddings.LayerNorm": ("embeddings/LayerNorm", (family.width,))}
         if family.width != HIDDEN:
-            for kind, google in zip(DENSE, ("kernel", "bias")):
-                shape = (HIDDEN, family.width)[: 2 if kind == "weight" else 1]
-                values = self._draw(f"{family.base}.embeddings_project.{kind}", shape)
-                ours[f"bert/embeddings_project/{google}"] = values.T
-        for number in range(LAYERS):
-            for part, google in family.layer.items():
-                outputs = INNER if google == "intermediate/dense" else HIDDEN
-                inputs = INNER if google == "output/dense" else HIDDEN
-                theirs, layer = f"{family.base}.{family.layers}.{number}.{part}", f"layer_{number}/{google}"
-                if google.endswith("LayerNorm"):
-                    for kind, name in NORM.items():
-                        ours[f"bert/encoder/{layer}/{name}"] = self._draw(f"{theirs}.{kind}", (HIDDEN,))
-                else:
-                    kernel = self._draw(f"{theirs}.weight", (outputs, inputs)).T
-                    ours[f"bert/encoder/{layer}/kernel"] = kernel
-                    ours[f"bert/encoder/{layer}/bias"] = self._draw(f"{theirs}.bias", (outputs,))
+            layers["embeddings_project"] = "embeddings_project", (HIDDEN, family.width)
+        for number, (part, google) in itertools.product(range(LAYERS), family.layer.items()):
+            outputs = INNER if google == "intermediate/dense" else HIDDEN
+            inputs = INNER if google == "output/dense" else HIDDEN
+            shape = (HIDDEN,) if google.endswith("LayerNorm") else (outputs, inputs)
+            layers[f"{family.layers}.{number}.{part}"] = f"encoder/layer_{number}/{google}", shape
+        for theirs, (google, shape) in layers.items():
+            weight, bias = ("kernel", "bias") if len(shape) == 2 else ("gamma", "beta")
+            ours[f"bert/{google}/{weight}"] = self._draw(f"{family.base}.{theirs}.weight", shape).T
+            ours[f"bert/{google}/{bias}"] = self._draw(f"{family.base}.{theirs}.bias", shape[:1])
         for each, shape in head.items():
             self._draw(each, shape)
         pooler = {"bert/pooler/dense/kernel": np.zeros((HIDDEN, HIDDEN)), "bert/pooler/dense/bias": 0}
@@ -191,8 +184,8 @@ def write_folder(
 def classifier(name: str, tmp_path, layers: int = LAYERS) -> tuple[str, Weights]:
     """Returns a folder with a classifier, and its weights, of two layers in any case."""
     weights = Weights(name, classifier_of(FAMILIES[name]))
-    config, folder = {"id2label": {0: "a", 1: "b", 2: "c"}, "layers": layers}, tmp_path / "theirs"
-    return write_folder(folder, name, weights.theirs, "ForSequenceClassification", **config), weights
+    folder = write_folder(tmp_path / "theirs", name, weights.theirs, CLASSIFIER, layers, **CLASSES)
+    return folder, weights
 
 
 def probabilities(family: Family, weights: Weights, ids: list[int], segments: list[int]) -> np.ndarray:
@@ -224,10 +217,8 @@ def test_a_family_computes_what_its_folder_says(name, tmp_path):
     verified = convert(folder, "native", str(tmp_path / "ours"), verify=verification.verify)["verification"]
     assert verified["passed"] and verified["settings"]["family"] == [name, name]
     convert(str(tmp_path / "ours" / "theirs"), "huggingface", str(tmp_path / "back"))
-    back = load_file(tmp_path / "back" / "model.safetensors")
-    assert back.keys() == weights.theirs.keys()
-    assert all(back[each].tobytes() == values.tobytes() for each, values in weights.theirs.items())
-    config = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert_same(load_file(tmp_path / "back" / "model.safetensors"), weights.theirs)
+    config = config_in(tmp_path / "back")
     kept = {key: value for key, value in family.config.items() if key not in IGNORED}
     assert {key: config.get(key) for key in kept} == kept
     assert config["architectures"] == [f"{family.title}ForSequenceClassification"]
@@ -239,13 +230,12 @@ def test_a_family_computes_what_its_folder_says(name, tmp_path):
 
 def test_positions_are_counted_from_the_id_of_padding(tmp_path):
     """Another id moves them; a text has as many tokens as there are rows behind its row."""
-    weights = Weights("roberta", classifier_of(FAMILIES["roberta"]))
+    weights = Weights("roberta", classifier_of(FAMILIES["roberta"])).theirs
     places, found = "roberta.embeddings.position_embeddings.weight", {}
     for number in (1, 4):
-        moved = weights.theirs | {places: np.roll(weights.theirs[places], number - 1, axis=0)}
-        settings = {"pad_token_id": number, "id2label": {0: "a", 1: "b", 2: "c"}, "layers": 1}
-        ending = "ForSequenceClassification"
-        folder = write_folder(tmp_path / str(number), "roberta", moved, ending, **settings)
+        moved = weights | {places: np.roll(weights[places], number - 1, axis=0)}
+        settings = {"pad_token_id": number, **CLASSES, "layers": 1}
+        folder = write_folder(tmp_path / str(number), "roberta", moved, CLASSIFIER, **settings)
         found[number] = inference.load(folder).classify(*PAIR).scores
         with pytest.raises(ConfigError, match=f"the model has {POSITIONS - number - 1} positions"):
             inference.load(folder, max_seq_length=POSITIONS - number)
@@ -256,23 +246,19 @@ def test_weights_alone_are_not_those_of_another_family(tmp_path):
     """No shape tells that their positions begin elsewhere, and nothing beside them; their names do."""
     path = str(tmp_path / "weights.safetensors")
     save_file(Weights("roberta", {}).theirs, path, {"format": "pt"})
-    for config, message in (
+    cases = [
         (BERT_CONFIG, "has weights of family=roberta, the model is of family=bert"),
         (FAMILIES["xlm-roberta"].config, "does not fit the model"),  # which has no variable here
-    ):
-        with pytest.raises(ConfigError, match=message):
-            initialize({}, path, bert_config_from_dict(config, "config.json"))
+    ]
+    assert_refused(lambda config: initialize({}, path, bert_config_from_dict(config, "config.json")), cases)
 
 
 def test_padding_may_stand_before_the_text(tmp_path):
     """Positions are counted from the ids, as transformers does, and not from the start of the row."""
     folder, _ = classifier("roberta", tmp_path)
     model = from_pretrained(folder)
-    batch = model.tokenizer(PAIR[0])
-    moved = {
-        name: np.pad(values, [(0, 0), (3, 0)], constant_values=name == "input_ids")
-        for name, values in batch.items()
-    }
+    batch, before = model.tokenizer(PAIR[0]), [(0, 0), (3, 0)]
+    moved = {name: np.pad(one, before, constant_values=name == "input_ids") for name, one in batch.items()}
     there, found = (model(each)["last_hidden_state"].numpy() for each in (batch, moved))
     np.testing.assert_allclose(found[:, 3:], there, atol=1e-5)
 
@@ -305,10 +291,10 @@ def test_distilberts_epsilon_is_that_of_its_code(tmp_path):
 
 def test_the_dropout_of_heads_is_kept_for_others(tmp_path):
     folder, _ = classifier("roberta", tmp_path)
-    path = tmp_path / "theirs" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"classifier_dropout": 0.3}))
+    values = json.dumps(config_in(folder) | {"classifier_dropout": 0.3})
+    (tmp_path / "theirs" / "config.json").write_text(values)
     convert(folder, "huggingface", str(tmp_path / "back"))
-    assert json.loads((tmp_path / "back" / "config.json").read_text())["classifier_dropout"] == 0.3
+    assert config_in(tmp_path / "back")["classifier_dropout"] == 0.3
 
 
 def test_electras_discriminator_is_kept(tmp_path):
@@ -319,11 +305,8 @@ def test_electras_discriminator_is_kept(tmp_path):
     folder = write_folder(tmp_path / "theirs", "electra", weights, "ForPreTraining")
     convert(folder, "native", str(tmp_path / "ours"))
     convert(str(tmp_path / "ours" / "theirs"), "huggingface", str(tmp_path / "back"))
-    back = load_file(tmp_path / "back" / "model.safetensors")
-    assert back.keys() == weights.keys()
-    assert all(back[name].tobytes() == weights[name].tobytes() for name in weights)
-    config = json.loads((tmp_path / "back" / "config.json").read_text())
-    assert config["architectures"] == ["ElectraForPreTraining"]
+    assert_same(load_file(tmp_path / "back" / "model.safetensors"), weights)
+    assert config_in(tmp_path / "back")["architectures"] == ["ElectraForPreTraining"]
 
 
 def test_a_pooler_beside_the_layer_of_the_classifier_is_not_read(tmp_path):
@@ -331,10 +314,7 @@ def test_a_pooler_beside_the_layer_of_the_classifier_is_not_read(tmp_path):
     folder, weights = classifier("roberta", tmp_path, layers=1)
     shapes = {"weight": (HIDDEN, HIDDEN), "bias": HIDDEN}
     pooler = {f"roberta.pooler.dense.{kind}": np.ones(shape, np.float32) for kind, shape in shapes.items()}
-    config = {"id2label": {0: "a", 1: "b", 2: "c"}, "layers": 1}
-    both = write_folder(
-        tmp_path / "both", "roberta", weights.theirs | pooler, "ForSequenceClassification", **config
-    )
+    both = write_folder(tmp_path / "both", "roberta", weights.theirs | pooler, CLASSIFIER, 1, **CLASSES)
     found = [inference.load(each).classify(*PAIR).scores for each in (folder, both)]
     assert found[0] == found[1]
     report = convert(both, "native", str(tmp_path / "ours"))
@@ -382,10 +362,9 @@ def test_a_family_fills_masks_with_its_own_words(name, tmp_path):
 def test_a_family_is_fine_tuned_and_written_as_one(name, tmp_path):
     title = FAMILIES[name].title
     base = write_folder(tmp_path / "base", name, Weights(name, {}).theirs, "Model", layers=1)
-    rows = [("good sea", "calm", "yes"), ("bad storm", "loud", "no")] * 12
-    lines = ["text,other,label", *(",".join(row) for row in rows)]
-    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
-    settings = {each: str(tmp_path / "rows.csv") for each in ("train_file", "eval_file")}
+    rows = "good sea,calm,yes\nbad storm,loud,no\n" * 12
+    (tmp_path / "rows.csv").write_text("text,other,label\n" + rows)
+    settings = dict.fromkeys(("train_file", "eval_file"), str(tmp_path / "rows.csv"))
     settings |= dict(task="classify", text_columns="text,other", num_train_epochs=1, learning_rate=0.01)
     settings |= dict(init_checkpoint=base, model_dir=str(tmp_path / "run"))
     run(build_config([("test", settings)]))
@@ -398,12 +377,9 @@ def test_a_family_is_fine_tuned_and_written_as_one(name, tmp_path):
     one, other = (model.classify("good sea", "calm") for model in models)
     assert one.label == other.label
     np.testing.assert_allclose(list(one.scores.values()), list(other.scores.values()), atol=1e-6)
-    config = json.loads((tmp_path / "published" / "config.json").read_text())
-    assert config["architectures"] == [f"{title}ForSequenceClassification"]
-    written = load_file(tmp_path / "published" / "model.safetensors")
-    assert written.keys() >= classifier_of(FAMILIES[name]).keys() and not any(
-        "pooler" in each for each in written
-    )
+    assert config_in(tmp_path / "published")["architectures"] == [f"{title}ForSequenceClassification"]
+    written = load_file(tmp_path / "published" / "model.safetensors").keys()
+    assert written >= classifier_of(FAMILIES[name]).keys() and not any("pooler" in each for each in written)
 
 
 @pytest.mark.parametrize("name", ["roberta", slow("electra"), slow("distilbert")])
@@ -416,11 +392,9 @@ def test_a_family_is_pre_trained_with_masked_words_and_written_as_one(name, tmp_
     result = run(build_config([("test", dict(settings, num_steps_per_epoch=4, num_train_epochs=1))]))
     assert result.status == "finished" and 0 <= result.eval_accuracy <= 1
     convert(str(tmp_path / "run"), "huggingface", str(tmp_path / "published"))
-    config = json.loads((tmp_path / "published" / "config.json").read_text())
-    assert config["architectures"] == [f"{FAMILIES[name].title}ForMaskedLM"]
-    one, other = (
-        inference.load(str(tmp_path / each)).fill_mask("a [MASK] .")[0] for each in ("run", "published")
-    )
+    assert config_in(tmp_path / "published")["architectures"] == [f"{FAMILIES[name].title}ForMaskedLM"]
+    models = [inference.load(str(tmp_path / each)) for each in ("run", "published")]
+    one, other = (model.fill_mask("a [MASK] .")[0] for model in models)
     assert [word.word for word in one] == [word.word for word in other]
 
 
@@ -434,16 +408,15 @@ def test_pairs_are_refused_where_nothing_tells_their_texts_apart(tmp_path):
     (tmp_path / "rows.csv").write_text("text,other,label\n" + "the cat,sat,yes\nthe,cat,no\n" * 8)
     settings = dict.fromkeys(("train_file", "eval_file"), str(tmp_path / "rows.csv"))
     settings |= dict(task="classify", vocab_file=str(tmp_path), model_dir=str(tmp_path / "run"))
-    settings |= dict(max_seq_length=16)
     sizes = dict(FAMILIES["roberta"].config, vocab_size=bpe.get_vocab_size(), type_vocab_size=2)
-    model = dataclasses.asdict(bert_config_from_dict(sizes, "config.json"))
-    for columns in ("text", "text,other"):
-        task = TASKS["classify"](build_config([("test", dict(settings, model=model, text_columns=columns))]))
-        if columns == "text":
-            task.find_data()
-            continue
-        with pytest.raises(ConfigError, match="a tokenizer that gives both texts of a pair segment 0"):
-            task.find_data()
+    settings |= dict(max_seq_length=16, model=dataclasses.asdict(bert_config_from_dict(sizes, "config.json")))
+    one, pair = (
+        TASKS["classify"](build_config([("test", dict(settings, text_columns=columns))]))
+        for columns in ("text", "text,other")
+    )
+    one.find_data()
+    with pytest.raises(ConfigError, match="a tokenizer that gives both texts of a pair segment 0"):
+        pair.find_data()
 
 
 def test_what_a_family_cannot_do_is_refused_by_name(tmp_path):
@@ -453,24 +426,18 @@ def test_what_a_family_cannot_do_is_refused_by_name(tmp_path):
     config, roberta, electra = (FAMILIES[name].config for name in ("distilbert", "roberta", "electra"))
     allowed = "'bert', 'distilbert', 'roberta', 'xlm-roberta', 'camembert', 'electra', 'modernbert'"
     plain, words = {"vocab_size": 9}, "max_position_embeddings"
-    assert_refused(
-        lambda values: bert_config_from_dict(values, "config.json"),
-        (
-            ({**config, "hidden_size": 8}, f"dim={HIDDEN} and hidden_size=8 are the same size"),
-            (
-                {"model_type": "distilbert", **plain, "hidden_act": "relu"},
-                "activation='gelu' (by default) and hidden_act='relu' are the same size",
-            ),
-            (
-                {"model_type": "modernbert", **plain, "layer_norm_eps": 1e-12},
-                "norm_eps=1e-05 (by default) and layer_norm_eps=1e-12 are the same size",
-            ),
-            ({**config, "model_type": "gpt2"}, f"model_type='gpt2' is not supported, only {allowed}"),
-            ({**plain, "type_vocab_size": 0}, "type_vocab_size=0, expected a positive integer."),
-            ({**roberta, "pad_token_id": "1"}, "pad_token_id='1', expected an integer from 0 on"),
-            ({**roberta, words: 2}, f"{words}=2, and the first token takes row 2"),
-            ({**plain, "position_offset": 2}, "position_offset=2, which models of family=bert do not have"),
-            ({**plain, "embedding_size": 8}, "another size than hidden_size=768 needs family=electra"),
-            ({**electra, "summary_activation": "tanh"}, "='tanh' is not supported, only 'gelu'"),
-        ),
-    )
+    bare, modern = ({**plain, "model_type": name} for name in ("distilbert", "modernbert"))
+    twice = "{} (by default) and {} are the same size".format
+    cases = [
+        ({**config, "hidden_size": 8}, f"dim={HIDDEN} and hidden_size=8 are the same size"),
+        ({**bare, "hidden_act": "relu"}, twice("activation='gelu'", "hidden_act='relu'")),
+        ({**modern, "layer_norm_eps": 1e-12}, twice("norm_eps=1e-05", "layer_norm_eps=1e-12")),
+        ({**config, "model_type": "gpt2"}, f"model_type='gpt2' is not supported, only {allowed}"),
+        ({**plain, "type_vocab_size": 0}, "type_vocab_size=0, expected a positive integer."),
+        ({**roberta, "pad_token_id": "1"}, "pad_token_id='1', expected an integer from 0 on"),
+        ({**roberta, words: 2}, f"{words}=2, and the first token takes row 2"),
+        ({**plain, "position_offset": 2}, "position_offset=2, which models of family=bert do not have"),
+        ({**plain, "embedding_size": 8}, "another size than hidden_size=768 needs family=electra"),
+        ({**electra, "summary_activation": "tanh"}, "='tanh' is not supported, only 'gelu'"),
+    ]
+    assert_refused(lambda values: bert_config_from_dict(values, "config.json"), cases)

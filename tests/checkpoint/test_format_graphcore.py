@@ -1,7 +1,6 @@
 """Graphcore's names: every form there and back bit by bit, and the published layout name by name."""
 
 import itertools
-import re
 
 import ml_dtypes
 import numpy as np
@@ -192,17 +191,9 @@ def test_step_counters_come_with_slots():
     written = to_graphcore(random_tensors(with_slots(kernels, *LAMB)) | counts, fused_qkv=True)
     slots = {f"{weight}/{name}" for name in ("lamb_m", "lamb_v", "lamb_step_counter")}
     assert set(written.tensors) == {weight, *slots, "global_step"}
-    counter = written.tensors[f"{weight}/lamb_step_counter"]
-    assert_same({"": counter}, {"": np.array([8], np.int32)})
-    assert written.tensors["global_step"].read().dtype == np.int64
+    numbers = {f"{weight}/lamb_step_counter": np.array([8], np.int32), "global_step": np.array(7)}
+    assert_same({name: written.tensors[name] for name in numbers}, numbers)
     assert list(written.dropped) == ["samples"]
-
-
-def test_tensors_that_stay_float32():
-    kept = (*canonical.SQUAD_HEAD, "bert/pooler/dense/bias/lamb_m", f"{TABLE}/adam_v")
-    cast = (TABLE, "cls/predictions/output_bias", "glue_loss/output_weights")
-    pattern = graphcore.FORMAT.float32_names
-    assert [name for name in (*kept, *cast) if re.fullmatch(pattern, name)] == list(kept)
 
 
 def test_groupbert_has_the_same_names():

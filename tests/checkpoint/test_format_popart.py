@@ -28,9 +28,8 @@ from tests.checkpoint.tensors import (
     with_slots,
     zeros,
 )
+from tests.refusals import assert_refused
 
-# Of a file with a tensor "a".
-OPENINGS = (lambda path: onnx_file.read(path)["a"].read(), onnx_file.check_second_files)
 NAMES = (*canonical.ENCODER, *canonical.PRETRAINING_HEADS, *canonical.SQUAD_HEAD)
 
 
@@ -46,10 +45,6 @@ def write_file(path, arrays: dict[str, np.ndarray]) -> str:
     assert not mapped.unmatched
     onnx_file.write(mapped.tensors, str(path))
     return str(path)
-
-
-def read_file(location) -> dict[str, np.ndarray]:
-    return to_arrays(onnx_file.read(str(location)))
 
 
 def to_arrays(tensors) -> dict[str, np.ndarray]:
@@ -86,9 +81,8 @@ def test_names_and_shapes_are_graphcores():
     for prefix, slot in prefixes.items():
         parts = [ours[f"{scope}/{part}/kernel{slot}"] for part in ("query", "key", "value")]
         np.testing.assert_array_equal(found[f"{prefix}Layer1/Attention/QKV"], np.concatenate(parts, axis=1))
-        np.testing.assert_array_equal(
-            found[f"{prefix}Squad/SquadW"], ours[f"cls/squad/output_weights{slot}"].T
-        )
+        answers = ours[f"cls/squad/output_weights{slot}"]
+        np.testing.assert_array_equal(found[f"{prefix}Squad/SquadW"], answers.T)
     np.testing.assert_array_equal(found["Embedding/Embedding_Dict"], ours["bert/embeddings/word_embeddings"])
     pattern = popart.FORMAT.float32_names
     assert re.fullmatch(pattern, "Accl2___NSP/PoolW") and not re.fullmatch(pattern, "NSP/PoolW")
@@ -107,7 +101,7 @@ def test_the_package_reads_what_is_written(limit, tmp_path, monkeypatch):
     found = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in initializers}
     assert_same(found, popart_arrays(dtype=np.float16, slots=True))
     assert all(tensor.HasField("raw_data") for tensor in initializers)
-    assert_same(read_file(path), arrays)
+    assert_same(to_arrays(onnx_file.read(path)), arrays)
 
 
 def test_query_key_and_value_apart():
@@ -179,7 +173,8 @@ def test_values_that_are_no_raw_bytes(tmp_path):
 def test_values_in_a_second_file_of_the_package(tmp_path):
     tensors = [onnx.numpy_helper.from_array(array, name) for name, array in popart_arrays().items()]
     place = dict(save_as_external_data=True, location="values.bin", size_threshold=100)
-    assert_same(read_file(save_model(tmp_path / "model.onnx", tensors, **place)), weights())
+    path = save_model(tmp_path / "model.onnx", tensors, **place)
+    assert_same(to_arrays(onnx_file.read(path)), weights())
     # It is taken from the model's folder.
     np.array([1, 2], np.float32).tofile(tmp_path / "values.bin")
     path = save_model(tmp_path / "model.onnx", [external("a", location="/elsewhere/run7/values.bin")])
@@ -198,24 +193,16 @@ def test_a_second_file_that_is_a_link_or_elsewhere_is_refused(tmp_path):
     (tmp_path / "model" / "folder").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "other.bin").write_bytes(b"12345678")
     os.mkfifo(tmp_path / "model" / "pipe")
-    wrong = []
-    for place, said in (
+    links = ("near.bin", "gone.bin", "folder/values.bin", "sub/../link.bin", "/somewhere/link.bin")
+    cases = [
         ("link.bin", "in link.bin, which is a link"),
-        *((place, "which is a link") for place in ("near.bin", "gone.bin", "folder/values.bin")),
-        *((place, "which is a link") for place in ("sub/../link.bin", "/somewhere/link.bin")),
+        *((place, "which is a link") for place in links),
         ("../elsewhere/other.bin", "outside of the model's folder"),
         (str(tmp_path / "elsewhere" / "other.bin"), "outside of the model's folder"),
         ("pipe", "named pipe"),
-    ):
-        path = save_model(tmp_path / "model" / "model.onnx", [external("a", location=place)])
-        for opening in OPENINGS:
-            try:
-                opening(path)
-                wrong.append((place, "was read"))
-            except DamagedError as error:
-                if said not in str(error):
-                    wrong.append((place, str(error)))
-    assert not wrong
+    ]
+    cases = [(external("a", location=place), said) for place, said in cases]
+    assert_unreadable(tmp_path / "model" / "model.onnx", cases)
 
 
 def test_a_truncated_file_and_another_one(tmp_path):
@@ -238,27 +225,28 @@ def external(name: str, **place: str) -> onnx.TensorProto:
     return proto
 
 
-def test_a_damaged_description(tmp_path):
-    path = tmp_path / "model.onnx"
-    for proto, message in (
-        (external("a", location="v.bin", offset="x"), "the values of a have no valid offset"),
-        (external("a", location="v.bin", offset="9" * 5000), "the values of a have no valid offset"),
-        (external("a\nb"), "the initializer 'a.nb'"),
-        (external("a", location="v.bin"), "No such file"),
-    ):
-        graph = onnx.helper.make_graph([], "g", [], [], [proto])
-        path.write_bytes(onnx.helper.make_model(graph).SerializeToString())
-        for opening in OPENINGS:
-            with pytest.raises(DamagedError, match=message):
-                opening(str(path))
+def assert_unreadable(path, cases) -> None:
+    """Checks what is said of a file with one initializer, "a", by all that open its second file."""
+
+    def fail(opening, initializer) -> None:
+        opening(save_model(path, [initializer]))
+
+    openings = (lambda path: onnx_file.read(path)["a"].read(), onnx_file.check_second_files)
+    assert_refused(fail, [(opening, *case) for case in cases for opening in openings], DamagedError)
 
 
 def test_initializers_that_are_refused(tmp_path):
     one, path = onnx.numpy_helper.from_array(np.zeros(1, np.float32), "a"), tmp_path / "model.onnx"
+    cases = [
+        (external("a", location="v.bin", offset="x"), "the values of a have no valid offset"),
+        (external("a", location="v.bin", offset="9" * 5000), "the values of a have no valid offset"),
+        (external("a\nb"), "the initializer 'a.nb'"),
+        (external("a", location="v.bin"), "No such file"),
+    ]
+    assert_unreadable(path, cases)
     text = onnx.TensorProto(name="a", dims=[1], data_type=onnx.TensorProto.STRING, string_data=[b"x"])
-    for tensors, said in (([one, one], "twice: a"), ([text], "a has type STRING. Supported are FLOAT")):
-        with pytest.raises(DamagedError, match=said):
-            onnx_file.read(save_model(path, tensors))
+    cases = [([one, one], "twice: a"), ([text], "a has type STRING. Supported are FLOAT")]
+    assert_refused(lambda tensors: onnx_file.read(save_model(path, tensors)), cases, DamagedError)
     with pytest.raises(ConfigError, match="a is of type complex64"):
         onnx_file.write(of_arrays({"a": np.zeros(1, np.complex64)}), str(path))
 

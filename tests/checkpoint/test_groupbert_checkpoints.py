@@ -16,7 +16,7 @@ from official.modeling.models import BertPretrainer
 from tests.checkpoint.tensors import assert_same, named
 from tests.checkpoint.test_convert import arrays_of, to, write
 from tests.fixtures import TINY
-from tests.modeling.models import randomised
+from tests.modeling.models import randomised, weights_of
 from tests.modeling.test_groupbert import config
 
 WITHOUT = {"use_qkv_bias": False, "use_attention_projection_bias": False, "use_cls_layer": False}
@@ -36,7 +36,7 @@ def without():
 
 def saved(model, folder, sizes=None) -> str:
     """Saves a model as the trainer does, with slots and its counters; returns the folder."""
-    state = {name: variable.numpy() for name, variable in named(model).items()}
+    state = weights_of(model)
     trained = [variable.name.split(":")[0] for variable in model.trainable_variables]
     state |= {f"{name}/{slot}": state[name] * 2 for name in trained for slot in ("lamb_m", "lamb_v")}
     state |= {"global_step": np.int64(7), "samples": np.int64(56)}
@@ -47,25 +47,17 @@ def saved(model, folder, sizes=None) -> str:
     return str(folder)
 
 
-def values(model) -> dict:
-    return {name: variable.numpy() for name, variable in named(model).items()}
-
-
 def assert_initialises(model, path, of: str = "") -> initialize.InitReport:
     """Checks that a checkpoint gives a model, whose weights are zeros, those that it had, or the ones whose
     names begin with `of`. Leaves the model as it was."""
-    expected = values(model)
-    try:
-        for variable in model.variables:
-            variable.assign(tf.zeros_like(variable))
-        report = initialize.initialize(named(model), path)
-        found = values(model)
-        assert_same(
-            *({name: each[name] for name in each if name.startswith(of)} for each in (found, expected))
-        )
-    finally:
-        for name, variable in named(model).items():
-            variable.assign(expected[name])
+    expected = weights_of(model)
+    for variable in model.variables:
+        variable.assign(tf.zeros_like(variable))
+    report = initialize.initialize(named(model), path)
+    found = weights_of(model)
+    for name, variable in named(model).items():
+        variable.assign(expected[name])
+    assert_same(*({name: each[name] for name in each if name.startswith(of)} for each in (found, expected)))
     return report
 
 
@@ -86,8 +78,8 @@ def test_to_graphcore_to_research_and_back_is_exact(model, tmp_path):
     there = to(apps, "research", tmp_path / "c", **weights)["target"]["path"]
     back = to(there, "graphcore", tmp_path / "d", **weights)["target"]["path"]
     written = arrays_of(apps)
-    assert_same({name: written[name] for name in values(model)}, values(model))
-    assert_same(arrays_of(back), values(model))
+    assert_same({name: written[name] for name in weights_of(model)}, weights_of(model))
+    assert_same(arrays_of(back), weights_of(model))
     for path in (apps, there, back):
         assert_initialises(model, path)
     home = convert(apps, "native", str(tmp_path / "e"), EXACT)["target"]["path"]
@@ -143,7 +135,7 @@ def test_a_bias_that_is_not_zero_needs_its_variable(tmp_path):
         if "/attention/self/" in name and name.endswith("bias"):
             variable.assign(variable * 0)
     initialize.initialize(named(lean), saved(whole, tmp_path / "zero"))
-    assert all(np.array_equal(value, values(whole)[name]) for name, value in values(lean).items())
+    assert all(np.array_equal(value, weights_of(whole)[name]) for name, value in weights_of(lean).items())
 
 
 @pytest.mark.parametrize("transform", [True, False])

@@ -23,8 +23,9 @@ from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, load_for_text
 from official.data.word_pieces.wordpiece import WordPiece
 from official.io import model_folder, vocabulary_files
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
-from tests.checkpoint.tensors import named, of_arrays
+from tests.checkpoint.tensors import of_arrays
 from tests.fixtures import ROOT, TEST_DATA, TINY
+from tests.modeling.models import weights_of
 
 TEXTS = ["Paris is in France.", "The café's naïve Zürich, 中國 and don't — 3.14 %!", "élan ΑΩ", "UPPER lower"]
 PYTHONS = os.environ.get("BERT_TEST_TRANSFORMERS", sys.executable).split(",")
@@ -58,8 +59,7 @@ def write_run(folder, make_model, config: BertConfig):
     generator = np.random.default_rng(1)
     for variable in model.variables:
         variable.assign(generator.normal(0, 0.3, variable.shape))
-    arrays = {name: variable.numpy() for name, variable in named(model).items()}
-    bundle.write(of_arrays(arrays), str(folder / "ckpt-7"))
+    bundle.write(of_arrays(weights_of(model)), str(folder / "ckpt-7"))
     (folder / "config.json").write_text(json.dumps({"model": {**TINY, "vocab_size": config.vocab_size}}))
     return model
 
@@ -75,14 +75,11 @@ def run_transformers(python: str, folder, class_name: str, texts: list[str]) -> 
     return json.loads(done.stdout.splitlines()[-1])
 
 
-CLASSIFIER = ("AutoModelForSequenceClassification", "BertForSequenceClassification", ("logits",))
-ANSWERS = ("AutoModelForQuestionAnswering", "BertForQuestionAnswering", ("start_logits", "end_logits"))
-PRETRAINING = ("prediction_logits", "seq_relationship_logits")
 HEADS = {
-    "squad": (SpanModel, *ANSWERS),
-    "mnli": (lambda config: SequenceModel(config, 3), *CLASSIFIER),
-    "stsb": (lambda config: SequenceModel(config, 1), *CLASSIFIER),
-    "pretrain": (BertPretrainer, "AutoModelForPreTraining", "BertForPreTraining", PRETRAINING),
+    "squad": (SpanModel, "QuestionAnswering", ("start_logits", "end_logits")),
+    "mnli": (lambda config: SequenceModel(config, 3), "SequenceClassification", ("logits",)),
+    "stsb": (lambda config: SequenceModel(config, 1), "SequenceClassification", ("logits",)),
+    "pretrain": (BertPretrainer, "PreTraining", ("prediction_logits", "seq_relationship_logits")),
 }
 LABELS = {"mnli": ("contradiction", "entailment", "neutral"), "stsb": None}
 
@@ -95,18 +92,18 @@ LABELS = {"mnli": ("contradiction", "entailment", "neutral"), "stsb": None}
 def test_an_exported_run_works_in_transformers(tmp_path, python, head, do_lower_case):
     run, export = tmp_path / "run", tmp_path / "export"
     run.mkdir()
-    make_model, auto_class, architecture, names = HEADS[head]
+    make_model, purpose, names = HEADS[head]
     config = BertConfig(**{**TINY, "vocab_size": write_vocabulary(run, do_lower_case)})
     model = write_run(run, make_model, config)
     if head in LABELS:
         (run / model_folder.LABELS).write_text(model_folder.labels_json(LABELS[head]))
     convert(str(run), "huggingface", str(export))
     texts = [*TEXTS, *real_texts()]
-    found = run_transformers(python, export, auto_class, texts)
+    found = run_transformers(python, export, f"AutoModelFor{purpose}", texts)
 
     unexpected = found["loading"].pop("unexpected_keys")
     unexpected = [key for key in unexpected if head != "squad" or not key.startswith("bert.pooler.")]
-    assert found["class"] == architecture and not any([*found["loading"].values(), unexpected])
+    assert found["class"] == f"BertFor{purpose}" and not any([*found["loading"].values(), unexpected])
     assert found["lower_case"] == do_lower_case and found["longest"] == TINY["max_position_embeddings"]
     ids, lengths = WordPiece(load_for_text(str(export))).tokenize(texts)
     assert found["ids"] == [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])]

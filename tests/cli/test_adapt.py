@@ -55,11 +55,9 @@ def fixture_call(tmp_path_factory, step_pool):
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def call(name: str, *arguments: str) -> str:
-        usual = (
-            f"--checkpoint={folder}/model --input_files={folder}/text.txt --general_files={folder}/other.txt"
-        )
-        usual += f" --model_dir={folder}/{name} --max_seq_length=32 --num_train_epochs=1 --train_batch_size=8"
-        usual += " --deterministic --verbosity=-1"
+        usual = f"--checkpoint={folder}/model --input_files={folder}/text.txt --model_dir={folder}/{name}"
+        usual += f" --general_files={folder}/other.txt --max_seq_length=32 --num_train_epochs=1"
+        usual += " --train_batch_size=8 --deterministic --verbosity=-1"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", ["bert adapt", *usual.split(), *arguments])
             patch.chdir(folder)
@@ -76,10 +74,8 @@ def fixture_adapted(call):
 
 
 def features_of(record):
-    lists = {
-        name: each.int64_list.value or each.float_list.value for name, each in read_example(record).items()
-    }
-    return {name: np.array(values) for name, values in lists.items()}
+    features = read_example(record).items()
+    return {name: np.array(each.int64_list.value or each.float_list.value) for name, each in features}
 
 
 def tensors_of(path):
@@ -97,9 +93,8 @@ def test_added_words_have_the_means_of_their_pieces(adapted):
     for word in added:
         pieces = [WORDS.index(word[0]), *(WORDS.index(f"##{letter}") for letter in word[1:])]
         for name in (EMBEDDINGS, BIAS):
-            np.testing.assert_allclose(
-                after[name][words.index(word)], before[name][pieces].mean(0), atol=1e-6
-            )
+            mean = before[name][pieces].mean(0)
+            np.testing.assert_allclose(after[name][words.index(word)], mean, atol=1e-6)
     kept = [number for number, word in enumerate(WORDS) if word == words[number]]
     for name, values in before.items():
         rows = (kept,) if name in (EMBEDDINGS, BIAS) else ()
@@ -129,17 +124,14 @@ def test_losses_are_those_of_the_sets_and_of_the_same_words(adapted):
     own = found["masked_words"]["own"]
     assert found["masked_words"]["general"]["documents"] == 10 + own["documents"]  # none that is trained on
     assert own["pieces"]["after"] < own["pieces"]["before"]
-    assert (
-        found["masked_word_loss"]["after"]["own"]["per_word"]
-        < found["masked_word_loss"]["before"]["own"]["per_word"]
-    )
+    before, after = (found["masked_word_loss"][side]["own"] for side in ("before", "after"))
+    assert after["per_word"] < before["per_word"]
 
 
 @pytest.mark.slow
 def test_a_labelled_file_is_learned_before_and_after_by_one_recipe(adapted, call):
-    labelled = call(
-        "labelled", "--add_words=3", "--train_file=rows.jsonl", "--label_column=kind", "--num_runs=2"
-    )
+    rows = "--train_file=rows.jsonl", "--label_column=kind", "--num_runs=2"
+    labelled = call("labelled", "--add_words=3", *rows)
     found = json.loads(open(f"{labelled}/result.json").read())["adaptation"]["scores"]
     configs = []
     for side in ("before", "after"):
@@ -169,33 +161,26 @@ def test_a_command_that_was_cut_goes_on_to_the_same_weights(adapted, call, monke
     folder = call("cut", "--add_words=3")
     (step,) = {json.loads(open(f"{path}/result.json").read())["step"] for path in (folder, adapted)}
     assert_same_state(state_of(folder, step), state_of(adapted, step))
-    with pytest.raises(ConfigError, match="begun with another add_words"):
-        call("cut", "--add_words=2")
     shutil.rmtree(folder)
 
 
-def test_other_text_to_compare_with_and_more_epochs_are_refused(adapted, call):
+def test_what_a_folder_was_not_begun_with_is_refused_and_overwrite_sets_it_aside(adapted, call, monkeypatch):
     """What was made of the text, and measured of the end, is kept."""
-    path = pathlib.Path(adapted).parent / "other.txt"
-    content = path.read_text()
-    path.write_text(content.replace("a", "b"))
-    with pytest.raises(ConfigError, match="begun with another general_files"):
-        call("whole", "--add_words=3")
-    path.write_text(content)
-    with pytest.raises(ConfigError, match="begun with another num_train_epochs"):
-        call("whole", "--add_words=3", "--num_train_epochs=2")
-
-
-def test_other_weights_are_refused_and_overwrite_sets_their_folder_aside(adapted, call, monkeypatch):
     folder = pathlib.Path(adapted)
-    config, content = (
-        folder.parent / "model" / "config.json",
-        (folder.parent / "model" / "config.json").read_text(),
-    )
-    config.write_text(content + " ")
-    with pytest.raises(ConfigError, match=r"begun with another checkpoint \(files\).* or --overwrite"):
-        call("whole", "--add_words=3")
-    config.write_text(content)
+    for flag, setting in (("--add_words=2", "add_words"), ("--num_train_epochs=2", "num_train_epochs")):
+        with pytest.raises(ConfigError, match=f"begun with another {setting}"):
+            call("whole", "--add_words=3", flag)
+    checkpoint = r"checkpoint \(files\).* or --overwrite"
+    for name, changed, setting in (
+        ("other.txt", ("a", "b"), "general_files"),
+        ("model/config.json", ("{", "{ "), checkpoint),
+    ):
+        path = folder.parent / name
+        content = path.read_text()
+        path.write_text(content.replace(*changed))
+        with pytest.raises(ConfigError, match=f"begun with another {setting}"):
+            call("whole", "--add_words=3")
+        path.write_text(content)
 
     def stop(*_):
         raise KeyboardInterrupt

@@ -181,10 +181,8 @@ def test_statistics_of_hand_made_latencies():
     expected = {"mean": 501.0, "min": 1.0, "max": 1001.0, "p50": 501.0, "p99": 991.0, "p999": 1000.0}
     assert inference.latency_ms(BLOCK.secs[::-1]) == pytest.approx(expected)
     assert inference.latency_ms([0.25]) == dict.fromkeys(expected, 250.0)
-    answers = [
-        {"secs": [secs, secs], "total_secs": 2 * secs, "sequences": 8, "tokens": 80} for secs in (1.0, 2.0)
-    ]
-    block = inference.block_of(answers)
+    counts = {"sequences": 8, "tokens": 80}
+    block = inference.block_of([{"secs": [n, n], "total_secs": 2 * n, **counts} for n in (1.0, 2.0)])
     assert block == Block((1.0, 1.0, 2.0, 2.0), 4.0 + 2.0, 40.0 + 20.0)
     blocks = [block._replace(sequences_per_sec=rate) for rate in (6.0, 4.0, 100.0)]
     found = inference.summary(blocks)
@@ -224,15 +222,16 @@ def test_cores_are_shared_out():
     assert [share([0, 1], Rank(n, n, 4), 2, 1) for n in range(4)] == [[[0]], [[1]], [[0]], [[1]]]
 
 
-def make_windows(lengths, words=50):
+def make_batches(lengths):
+    """Returns batches of one window each."""
     generator = np.random.default_rng(1)
     segments = [np.int32(np.arange(length) >= length // 2) for length in lengths]
-    return [(generator.integers(1, words, len(each), np.int32), each) for each in segments]
+    windows = [(generator.integers(1, 50, len(each), np.int32), each) for each in segments]
+    return inference.make_batches(windows, 1)
 
 
 def test_threads_ask_at_the_same_time_and_what_fails_in_one_is_raised():
-    batches = inference.make_batches(make_windows([4, 2, 6]), 1)
-    asked = []
+    batches, asked = make_batches([4, 2, 6]), []
     found = asking.measure(lambda batch: asked.append(len(batch.ids_T)), batches, calls=4, callers=2)
     assert sorted(asked) == sorted([4, 2, 6, 4] * 2)
     assert len(found["secs"]) == 8 and found["sequences"] == 8 and found["tokens"] == 32
@@ -262,8 +261,7 @@ def test_flops_are_those_of_each_product():
 
 
 def test_instances_have_cores_and_folders_of_their_own(fakes, tmp_path):
-    batches = inference.make_batches(make_windows([4, 2]), 1)
-    file = str(tmp_path / "batches.npz")
+    batches, file = make_batches([4, 2]), str(tmp_path / "batches.npz")
     asking.write_batches(file, batches)
     cores = sorted(os.sched_getaffinity(0))
     own = [[cores[0]], [cores[-1]]]

@@ -18,9 +18,8 @@ def test_median_and_spread():
 
 def test_cases_take_turns():
     calls = []
-    timings = measurement.measure_in_turns(
-        {name: lambda name=name: calls.append(name) for name in "ab"}, rounds=3, warmup_rounds=1
-    )
+    cases = {name: lambda name=name: calls.append(name) for name in "ab"}
+    timings = measurement.measure_in_turns(cases, rounds=3, warmup_rounds=1)
     assert "".join(calls) == "abababab"
     assert {name: len(timing.secs) for name, timing in timings.items()} == {"a": 3, "b": 3}
 

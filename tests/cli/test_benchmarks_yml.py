@@ -1,7 +1,6 @@
 """Our benchmarks.yml: the published runner could drive it, its commands are known, its numbers are found in
 what our programs print."""
 
-import functools
 import importlib
 import json
 import re
@@ -19,14 +18,7 @@ from tests.fixtures import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 FILE = ROOT / "benchmarks.yml"
-# What the published runner reads of an entry, and what is in published files besides.
-PUBLISHED_KEYS = "description cmd parameters env location reference_directory data derived output timeout"
-PUBLISHED_KEYS += " allow_wandb requirements_file"
-
-
-@functools.cache
-def benchmarks() -> dict[str, spec.Benchmark]:
-    return spec.read([str(FILE)])
+BENCHMARKS = spec.read([str(FILE)])
 
 
 def published() -> dict[str, dict]:
@@ -40,7 +32,7 @@ all_entries = pytest.mark.parametrize("name", list(published()))
 
 def variants(name: str) -> list[run.Variant]:
     """Returns the runs of an entry; of a sweep, whose runs differ in a number only, the first one."""
-    found = run.make_variants(benchmarks()[name], run.Main.parse([]), {"PATH": ""})
+    found = run.make_variants(BENCHMARKS[name], run.Main.parse([]), {"PATH": ""})
     return found[:1] if len(found) > 8 else found
 
 

@@ -1,35 +1,28 @@
-"""The command `bert`: its table, shipped configurations, spellings of flags, and completion."""
+"""The command `bert`: its table, shipped configurations, and completion."""
 
 import os
 import re
 import sys
 
-import pytest
-
-from official.cli import command_line, completion, configs, flags, main, table
+from official.cli import completion, configs, flags, table
 from tests import programs
+from tests.cli.test_refusals import ended
 from tests.fixtures import ROOT
 
 
-def typed(monkeypatch, capsys, *arguments: str):
-    """Returns exit code, stdout and stderr of a command line of `bert`."""
-    monkeypatch.setattr(sys, "argv", ["/somewhere/bert", *arguments])
-    monkeypatch.setattr(main.signals, "watch", lambda: None)
-    with pytest.raises(SystemExit) as end:
-        main.main()
-    return end.value.code, *capsys.readouterr()
-
-
 def test_help_names_every_command(monkeypatch, capsys):
+    def typed(*words: str) -> tuple:
+        return ended(["/somewhere/bert", *words], monkeypatch, capsys)
+
     for name in table.COMMANDS:
-        code, out, err = typed(monkeypatch, capsys, *name.split(), "--help")
+        code, out, err = typed(*name.split(), "--help")
         assert (code or 0, err) == (0, "") and f"bert {name} " in out and len(out) > 100, name
-    code, out, _ = typed(monkeypatch, capsys, "--help")
+    code, out, _ = typed("--help")
     names = {each.group or each.name for each in table.COMMANDS.values()}
     assert not code and all(re.search(rf"^  {name} ", out, re.MULTILINE) for name in names)
-    code, out, _ = typed(monkeypatch, capsys, "data", "--help")
+    code, out, _ = typed("data", "--help")
     assert not code and "data inspect" in out and "Without NAME: create." in out
-    code, out, err = typed(monkeypatch, capsys, "--version")
+    code, out, err = typed("--version")
     assert (code or 0, err) == (0, "")
     assert re.fullmatch(r"bert \S+ \(TensorFlow [\d.]+, Python [\d.]+\)\n", out)
 
@@ -73,9 +66,8 @@ def test_a_name_is_the_flagfile_underneath_the_flags(monkeypatch, tmp_path):
     assert by_name == by_path and by_name.learning_rate == 0.5 and by_name.train_batch_size == 128
     assert by_name.bert_config_file == os.path.join(ROOT, "configs", "models", "bert_quickstart.json")
     monkeypatch.chdir(ROOT)
-    assert (
-        flags.parse(["--config=quickstart", *given]).bert_config_file == "configs/models/bert_quickstart.json"
-    )
+    here = flags.parse(["--config=quickstart", *given])
+    assert here.bert_config_file == "configs/models/bert_quickstart.json"
 
 
 def test_what_lies_in_the_current_folder_goes_first(monkeypatch, tmp_path):
@@ -85,18 +77,6 @@ def test_what_lies_in_the_current_folder_goes_first(monkeypatch, tmp_path):
     (tmp_path / "configs" / "quickstart.flags").touch()
     for path in ("configs/quickstart.flags", "configs/nowhere", "nowhere", "configs/../setup.py"):
         assert configs.find(path) == path
-
-
-# ---------------------------------------------------------------------------------------------------------
-# Spellings
-
-
-def test_other_spellings_become_ours():
-    given = "--wandb-name=a-b --mask-tokens=3 --nodo-train -h x-y -- --a-b"
-    expected = "--wandb_name=a-b --max_predictions_per_seq=3 --nodo_train -h x-y -- --a-b"
-    assert command_line.normalized(given.split()) == expected.split()
-    assert not set(command_line.NAMES) & set(flags.config_lib.FIELDS)
-    assert set(command_line.NAMES.values()) <= set(flags.config_lib.FIELDS)
 
 
 # ---------------------------------------------------------------------------------------------------------

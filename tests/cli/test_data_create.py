@@ -71,9 +71,8 @@ def test_files_may_be_words_of_their_own_as_a_shell_makes_them_of_a_glob(call, j
     more = [f"sample{number}.txt" for number in range(2)]
     for name in more:
         (tmp_path / name).write_text((tmp_path / "sample.txt").read_text())
-    call(
-        "--input-file", *more, "--output-file", "a.tfrecord", "b.tfrecord", "--do-lower-case", "True", *THEIRS
-    )
+    own = "--output-file a.tfrecord b.tfrecord --do-lower-case True".split()
+    call("--input-file", *more, *own, *THEIRS)
     assert jobs[0].input_files == ",".join(more) and jobs[0].do_lower_case is True
     assert (tmp_path / "a.tfrecord").exists() and (tmp_path / "b.tfrecord").exists()
     call("--output_dir=records", "--input_files", *more, "--max_seq_length=32", "--overwrite", "False")

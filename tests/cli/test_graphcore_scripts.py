@@ -2,12 +2,12 @@
 
 import json
 import os
+import pathlib
 import re
 
 import numpy as np
 import pytest
 
-from official.config.model import block_types
 from official.data import generated
 from official.data.generated import Text, make_vocabulary
 from official.data.glue.tasks import find_task
@@ -95,8 +95,8 @@ def test_both_phases_and_squad_from_the_newest_checkpoint_and_nothing_twice(worl
     folder = environment["CHECKPOINT_DIR"]
     done = run("pretrain.sh", "large")
     assert done.returncode == 0 and f"from {folder}/phase1/large/ckpt-4" in done.stdout, done.stdout
-    with open(os.path.join(environment["LOG_DIR"], "pretrain_large_384_log.txt"), encoding="utf-8") as file:
-        assert "Step: 3 / 3 - LR: " in file.read()
+    log = pathlib.Path(environment["LOG_DIR"], "pretrain_large_384_log.txt").read_text(encoding="utf-8")
+    assert "Step: 3 / 3 - LR: " in log
     again = run("pretrain.sh", "large")
     assert again.returncode == 0 and "Step: " not in again.stdout
     assert again.stdout.count("finished: all 4 steps done.") == 2
@@ -109,12 +109,10 @@ def test_both_phases_and_squad_from_the_newest_checkpoint_and_nothing_twice(worl
 @pytest.mark.slow
 def test_groupbert_is_fine_tuned_on_a_task(world, tmp_path):
     run, environment = world
-    for variable in ("PHASE1_CONFIG_PATH", "CONFIG_PATH"):
-        with open(environment[variable], encoding="utf-8") as file:
-            values = json.load(file)
-        values["model"]["block_type"] = "groupbert" if "groupbert" in block_types() else "bert"
-        with open(environment[variable], "w", encoding="utf-8") as file:
-            json.dump(values, file)
+    for path in (pathlib.Path(environment[name]) for name in ("PHASE1_CONFIG_PATH", "CONFIG_PATH")):
+        values = json.loads(path.read_text())
+        values["model"]["block_type"] = "groupbert"
+        path.write_text(json.dumps(values))
     folder = f"{environment['CHECKPOINT_DIR']}/phase2/groupbert/base"
     flags = f"--config={environment['PHASE1_CONFIG_PATH']} --generated_data --model_dir={folder}"
     command = f"set -euo pipefail; source scripts/graphcore_recipe.sh; train phase2.txt '' {flags}"

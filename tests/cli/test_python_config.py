@@ -47,9 +47,7 @@ def test_defaults_then_the_file_then_its_fields_then_flags():
 
 
 def test_fields_are_set_in_a_flagfile(folder):
-    (folder / "some.flags").write_text(
-        "--config=mine.py\n--config.train_batch_size=32\n--eval_batch_size=8\n"
-    )
+    (folder / "some.flags").write_text("--config=mine.py\n--config.train_batch_size=32\n")
     assert read("--flagfile=some.flags").train_batch_size == 32
 
 

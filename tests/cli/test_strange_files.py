@@ -4,6 +4,7 @@ import codecs
 import io
 import os
 import socket
+import tempfile
 
 import pytest
 
@@ -16,10 +17,10 @@ from official.data.text import documents
 from official.inference import methods
 from official.io import files, json_files, record_paths, vocabulary_files
 from official.io.errors import ConfigError
-from tests.fixtures import ROOT
+from tests.config.test_configs import GOOD
+from tests.refusals import assert_refused
 
 POINTER = files.POINTER_START + b"\noid sha256:" + b"7" * 64 + b"\nsize 440000000\n"
-LFS = "Git LFS pointer (440,000,000 bytes in the store), not the file: git lfs pull"
 
 
 @pytest.fixture(name="strange")
@@ -35,7 +36,7 @@ def _strange(tmp_path, monkeypatch):
         "device": "it is a device, not a file",
         "/dev/zero": "it is a device, not a file",
         "loop": "Too many levels of symbolic links",
-        "pointer": LFS,
+        "pointer": "Git LFS pointer (440,000,000 bytes in the store), not the file: git lfs pull",
     }
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind("socket")
@@ -55,12 +56,9 @@ def read_documents(path):
 
 
 def read_split(path):
-    os.makedirs("glue", exist_ok=True)
-    os.symlink(os.path.abspath(path), "glue/train.tsv")
-    try:
-        return files_lib.read_split(tasks.TASKS["cola"], "train", "glue")
-    finally:
-        os.remove("glue/train.tsv")
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(os.path.abspath(path), f"{folder}/train.tsv")
+        return files_lib.read_split(tasks.TASKS["cola"], "train", folder)
 
 
 READERS = {
@@ -79,25 +77,14 @@ READERS = {
 
 
 def test_every_reader_says_what_a_path_is_that_is_no_file(strange):
-    wrong = []
-    for name, read in READERS.items():
-        for path, expected in strange.items():
-            if name == "GLUE" and path in ("fifo", "device", "/dev/zero", "loop", "socket"):
-                continue  # a task has no such file then
-            try:
-                read(path)
-                wrong.append((name, path, "nothing is said"))
-            except ConfigError as error:
-                if expected not in str(error) or path not in str(error) and name != "GLUE":
-                    wrong.append((name, path, str(error)))
-    assert not wrong
-
-
-def test_a_folder_is_refused_where_a_file_is_wanted(strange, tmp_path):
-    (tmp_path / "folder").mkdir()
-    for name in ("JSON", "YAML", "SQuAD", "context", "calibration", "parts", "flagfile"):
-        with pytest.raises(ConfigError, match="Is a directory"):
-            READERS[name]("folder")
+    os.mkdir("folder")
+    of_folders = ("JSON", "YAML", "SQuAD", "context", "calibration", "parts", "flagfile")
+    cases = [(name, "folder", "Is a directory") for name in of_folders]
+    for path, expected in strange.items():
+        cases += [(name, path, message) for name in READERS.keys() - {"GLUE"} for message in (path, expected)]
+        if path in ("pointer", "/proc/cpuinfo"):  # a task of GLUE has none of the other files
+            cases.append(("GLUE", path, expected))
+    assert_refused(lambda name, path: READERS[name](path), cases)
 
 
 def test_what_a_shell_hands_over_is_read(tmp_path):
@@ -133,7 +120,6 @@ def test_text_of_no_byte_is_one_line(tmp_path, monkeypatch):
 # Byte order marks
 
 MARK = "\ufeff"
-TINY = f"--bert_config_file={ROOT}/configs/models/bert_tiny.json"
 
 
 def test_a_byte_order_mark_is_no_part_of_what_is_read(tmp_path):
@@ -161,8 +147,7 @@ def test_a_byte_order_mark_is_no_part_of_a_flagfile(tmp_path):
     def parse(first: str):
         for name, text in (("a.flags", MARK + first), ("b.flags", MARK + "--seed=7\n")):
             (tmp_path / name).write_text(text, encoding="utf-8")
-        given = [f"--model_dir={tmp_path}/run", "--use_synthetic_data", TINY]
-        return flags.parse([*given, f"--flagfile={tmp_path}/a.flags"])
+        return flags.parse([*GOOD, f"--flagfile={tmp_path}/a.flags"])
 
     lines = ("--seed=7\n", "# a comment\n--seed=7\n", "\n--seed=7\n", f"--flagfile={tmp_path}/b.flags\n")
     assert [line for line in lines if parse(line).seed != 7] == []

@@ -14,6 +14,7 @@ from official.cli import train as train_command
 from official.reporting import mllog
 from official.reporting.metrics import read_metrics
 from tests import programs
+from tests.fixtures import TINY
 
 SUBJECTS = "the cat|a dog|my friend|the old king|our teacher|one bird".split("|")
 VERBS = "sees|likes|follows|finds|paints".split("|")
@@ -34,17 +35,15 @@ def workspace(tmp_path_factory):
     words = sorted({word for part in (SUBJECTS, VERBS, OBJECTS) for each in part for word in each.split()})
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *words]
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
-    sizes = dict(vocab_size=len(vocabulary), hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
-    sizes |= dict(intermediate_size=64, max_position_embeddings=64, initializer_range=0.1)
-    sizes |= dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    sizes = TINY | dict(vocab_size=len(vocabulary), num_hidden_layers=1, num_attention_heads=2)
+    sizes |= dict(max_position_embeddings=64, initializer_range=0.1)
     (folder / "bert.json").write_text(json.dumps(sizes))
-    settings = "--max_seq_length=32 --max_predictions_per_seq=5 --dupe_factor=5 --num_shards=2".split()
+    words = f"x --vocab_file={folder}/vocab.txt --max_seq_length=32 --max_predictions_per_seq=5"
+    words += " --dupe_factor=5 --num_shards=2"
     for name in ("train", "eval"):
-        paths = dict(input_files=folder / f"{name}.txt", output_dir=folder / name)
-        paths |= dict(vocab_file=folder / "vocab.txt")
-        words = ["x", *settings, *(f"--{flag}={path}" for flag, path in paths.items())]
+        paths = f"--input_files={folder}/{name}.txt", f"--output_dir={folder}/{name}"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", words)
+            patch.setattr(sys, "argv", [*words.split(), *paths])
             text.run_create()
     return folder
 

@@ -53,7 +53,7 @@ def test_tasks_of_a_slurm_step():
     assert [host.split(":")[0] for host in in_turns.hosts] == ["gpu08", "gpu09", "gpu08"]
 
 
-def test_lists_of_slurm_hosts():
+def test_lists_of_slurm_hosts_and_counts_of_their_tasks():
     for text, names in (
         ("a", ["a"]),
         ("a1,b", ["a1", "b"]),
@@ -64,17 +64,13 @@ def test_lists_of_slurm_hosts():
         assert cluster.host_names(text) == names
     no_hosts = ("", "a[", "a[1-]", "a[3-1]", "a,,b", "a[1]]", "a[0-99999999]", ",a")
     assert_refused(cluster.host_names, [(text, "SLURM_STEP_NODELIST") for text in no_hosts])
-
-
-def test_counts_of_slurm_tasks():
     assert cluster.tasks_per_host("2(x3),1") == [2, 2, 2, 1] and cluster.tasks_per_host("4") == [4]
     assert_refused(cluster.tasks_per_host, [("2(x", "SLURM_STEP_TASKS_PER_NODE")])
 
 
 def test_pods_of_an_indexed_job():
-    assert find_cluster(asked(), KUBERNETES) == Cluster(
-        tuple(f"train-x7f-workers-0-{index}.bert:2222" for index in range(3)), 2
-    )
+    hosts = tuple(f"train-x7f-workers-0-{index}.bert:2222" for index in range(3))
+    assert find_cluster(asked(), KUBERNETES) == Cluster(hosts, 2)
     elsewhere = KUBERNETES | {"BERT_PORT": "7000", "BERT_SERVICE": "bert.ns.svc.cluster.local"}
     assert find_cluster(asked(), elsewhere).hosts[0] == "train-x7f-workers-0-0.bert.ns.svc.cluster.local:7000"
 
@@ -195,14 +191,12 @@ def test_one_of_several_may_keep_to_itself(monkeypatch):
 
 def test_launchers_that_are_not_read_are_refused_where_nobody_else_says_the_same(monkeypatch):
     torchrun, horovod = {"RANK": "1", "WORLD_SIZE": "8"}, {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}
-    assert_refused(
-        lambda environment: flags.read(GOOD, environment),
-        (
-            (torchrun, "RANK=1 and WORLD_SIZE=8 .* this process is one of 8, but bert does not read them"),
-            (horovod, "(horovodrun) say that this process is one of 2"),
-            (SLURM | torchrun, "is one of 8"),
-        ),
-    )
+    cases = [
+        (torchrun, "RANK=1 and WORLD_SIZE=8 .* this process is one of 8, but bert does not read them"),
+        (horovod, "(horovodrun) say that this process is one of 2"),
+        (SLURM | torchrun, "is one of 8"),
+    ]
+    assert_refused(lambda environment: flags.read(GOOD, environment), cases)
     for rank, size in (("0", "1"), ("", "8"), ("x", "8")):
         alone = flags.read(GOOD, {"RANK": rank, "WORLD_SIZE": size})
         assert alone.config.distribution_strategy == "mirrored" and not alone.told

@@ -8,7 +8,6 @@ import pytest
 
 from official.config import FIELDS, REMOVED, SECTIONS, Config, ConfigError, build_config, replaced, to_json
 from official.config.backends import BACKENDS
-from official.config.checks import check_rows
 from official.config.setting import Section, setting
 from official.config.table import upgraded
 from official.config.values import DEVICE_BYTES
@@ -72,7 +71,7 @@ def test_saved_settings_that_others_say_now_are_read_as_those(make_config):
     saved = json.loads(to_json(make_config(optimizer_type="lamb", num_steps_per_epoch=None)))
     saved |= dict.fromkeys(("learning_rate", "warmup_steps", "num_steps_per_epoch"))
     saved |= {"wandb": True, "wandb_name": "n", "loss_normalization": "local"}
-    rates = '{"0": 0.1}'
+    rates, several = '{"0": 0.1}', {"distribution_strategy": "multi_worker_mirrored"}
     for before, now in (
         ({"lr_schedule": "custom", "lr_schedule_by_step": rates}, {"lr_schedule": rates}),
         ({"wandb_project": "p"}, {"wandb_name": "p/n"}),
@@ -80,19 +79,10 @@ def test_saved_settings_that_others_say_now_are_read_as_those(make_config):
         ({"lamb_variant": "mpclip", "clip_scope": "global"}, {"clip_scope": "replicas", "clip_norm": 1.0}),
         ({"gradient_reduction": "sum"}, {"loss_normalization": "local_sum"}),
         ({"count_records": True}, {"num_steps_per_epoch": 0}),
-        (
-            {"coordinator_address": "a:1", "distribution_strategy": "multi_worker_mirrored"},
-            {"worker_hosts": "a:1"},
-        ),
+        ({"coordinator_address": "a:1", **several}, {"worker_hosts": "a:1"}),
         ({"peer_stall_secs": 5, "narrow_last_block": False}, {}),
     ):
         layer = upgraded({**saved, **before})
         assert now.items() <= layer.items() and layer.keys() <= {*FIELDS, "model"}, before
         if "coordinator_address" not in before:  # nobody says here how many processes there are
             build_config([("saved", {**saved, **before})])
-
-
-def test_a_back_end_refuses_what_only_others_know():
-    config = Config(distribution_strategy="one_device", tpu="x")
-    with pytest.raises(ConfigError, match="tpu=x needs --distribution_strategy=tpu, received one_device."):
-        check_rows(config)

@@ -8,11 +8,9 @@ import json
 import os
 import pathlib
 import shutil
-import signal
-import subprocess
-import sys
 from functools import partial
 from multiprocessing import forkserver
+from unittest import mock
 
 import pytest
 
@@ -27,9 +25,9 @@ from official.data.records import files as record_files
 from official.data.text import documents, preparation, samples
 from official.io import files, jobs, record_paths, writing
 from official.io.errors import ConfigError
-from tests.data.pretraining.test_creation import WORDS, create, make_job, make_text, write
+from tests.data.pretraining.test_creation import WORDS, create, make_text, write
 from tests.data.records.test_records import make_examples
-from tests.fixtures import ROOT, slow, write_records
+from tests.fixtures import slow, write_records
 from tests.records import encode, short_examples
 
 each_job = pytest.mark.parametrize("name", ["create", "prepare", slow("pack")])
@@ -49,8 +47,7 @@ def start(folder: pathlib.Path, name: str, out, **changes) -> dict:
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Returns a function that runs a job on three files, each of which is a task, as `start` does."""
-    for name in ("text", "records"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "records").mkdir()
     for number in range(3):
         make_text(tmp_path / "text" / f"{number}.txt", 10, seed=number)
         some = make_examples(150, seed=number, shortest=6)
@@ -132,26 +129,6 @@ def test_regrouping_changes_no_byte(run, tmp_path, monkeypatch, name, module):
 # Interruptions
 
 
-def interrupted(calls: list, error: BaseException, original, *arguments, **named):
-    """What the function returns, as long as there are calls left; then raises the error."""
-    if not calls:
-        raise error
-    calls.pop()
-    return original(*arguments, **named)
-
-
-# A job whose process is killed when its second block is written.
-KILLED = """
-import os, signal
-from official.data.pretraining import creation, rounds
-from official.data.pretraining.examples import ExampleRules
-from official.data.pretraining.plan import Job
-def write_block(*arguments, left=[1], write=rounds.write_block):
-    left.pop() if left else os.kill(os.getpid(), signal.SIGKILL)
-    return write(*arguments)
-creation._MIN_TASK_BYTES, rounds.write_block = 5000, write_block
-creation.create_pretraining_data({job})
-"""
 FULL = OSError(28, "No space left on device")
 # The function that is not finished, the number of the call, and how it ends.
 INTERRUPTIONS = {
@@ -161,7 +138,6 @@ INTERRUPTIONS = {
         (examples, "build_examples", 3, KeyboardInterrupt()),  # once for the estimate of the disk
         (jobs, "write_json", 7, KeyboardInterrupt()),
         (shard_files, "writing", 3, FULL),
-        (None, "killed", 0, None),
     ),
     "prepare": ((preparation, "_prepare_text", 3, KeyboardInterrupt()), (jobs, "write_json", 3, FULL)),
     "pack": (
@@ -179,18 +155,12 @@ def test_what_an_interruption_leaves_is_gone_on_with(run, tmp_path, monkeypatch,
         monkeypatch.setattr(compaction, "_MIN_READ_BYTES", 10**6)
     for module, function, call, error in INTERRUPTIONS[name]:
         out = tmp_path / function
-        if error is None:
-            job = make_job(tmp_path / "text" / "*", str(tmp_path / "vocab.txt"), out, num_workers=1)
-            code = KILLED.format(job=job)
-            killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
-            assert killed.returncode == -signal.SIGKILL
-        else:
-            line = "--output_dir=.* cannot be written to: No space left on device.* resumes the job"
-            expected, told = (ConfigError, line) if error is FULL else (KeyboardInterrupt, None)
-            with monkeypatch.context() as patch, pytest.raises(expected, match=told):
-                stopping = partial(interrupted, [1] * (call - 1), error, getattr(module, function))
-                patch.setattr(module, function, stopping)
-                run(name, out)
+        line = "--output_dir=.* cannot be written to: No space left on device.* resumes the job"
+        expected, told = (ConfigError, line) if error is FULL else (KeyboardInterrupt, None)
+        ends = itertools.chain([mock.DEFAULT] * (call - 1), itertools.repeat(error))
+        with monkeypatch.context() as patch, pytest.raises(expected, match=told):
+            patch.setattr(module, function, mock.Mock(wraps=getattr(module, function), side_effect=ends))
+            run(name, out)
         done = set((out / ".unfinished").rglob("*.json"))
         written.clear()
         run(name, out)

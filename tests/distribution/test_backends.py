@@ -70,20 +70,6 @@ def test_only_a_back_end_knows_which_one_it_is():
 # Products of float32
 
 
-@pytest.fixture
-def on_gpu(monkeypatch):
-    """Returns a function that makes this process look as if it had a GPU of some compute capability."""
-
-    def pretend(capability: tuple[int, int], name: str = "NVIDIA A100"):
-        details = {"compute_capability": capability, "device_name": name}
-        monkeypatch.setattr(native, "on_gpus", lambda strategy=None: True)
-        monkeypatch.setattr(native, "on_cpus", lambda strategy=None: False)
-        monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["GPU:0"])
-        monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: details)
-
-    return pretend
-
-
 @pytest.mark.parametrize(
     "forbids, capability, rounds, said",
     [
@@ -95,24 +81,22 @@ def on_gpu(monkeypatch):
     ],
 )
 def test_the_variable_counts_where_a_gpu_can_round(
-    monkeypatch, on_gpu, caplog, forbids, capability, rounds, said
+    make_config, monkeypatch, caplog, forbids, capability, rounds, said
 ):
+    """In a process that looks as if it had a GPU of that compute capability, or has none."""
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0" if forbids else "")
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     if capability:
-        on_gpu(capability)
+        details = {"compute_capability": capability, "device_name": "NVIDIA A100"}
+        monkeypatch.setattr(native, "on_gpus", lambda strategy=None: True)
+        monkeypatch.setattr(native, "on_cpus", lambda strategy=None: False)
+        monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["GPU:0"])
+        monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda device: details)
     tf.config.experimental.enable_tensor_float_32_execution(not rounds)
     with caplog.at_level("INFO", logger="absl"):
-        strategy_lib._set_matmul_precision(strategy)
+        strategy_lib.make_strategy(make_config(num_gpus=0))
     assert tf.config.experimental.tensor_float_32_execution_enabled() is rounds
     lines = [record.getMessage() for record in caplog.records if "float32 products" in record.getMessage()]
     assert lines == ([f"{said} (NVIDIA_TF32_OVERRIDE=0 turns rounding off)."] if said else [])
-
-
-def test_making_a_strategy_sets_it(make_config):
-    tf.config.experimental.enable_tensor_float_32_execution(True)
-    strategy_lib.make_strategy(make_config(num_gpus=0))
-    assert not tf.config.experimental.tensor_float_32_execution_enabled()
 
 
 def linear_of(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:

@@ -12,6 +12,7 @@ from official.config import ConfigError, replaced
 from official.distribution import allreduce_check
 from official.distribution import strategy as strategy_lib
 from tests import programs
+from tests.training.test_training import replicas
 
 GB = 10**9
 
@@ -70,10 +71,8 @@ def test_gpu_memory(make_config, machine, monkeypatch, caplog):
     ):
         caplog.clear()
         monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", before)
-        limits, config = (
-            machine(16 * GB, 16 * GB, 16 * GB),
-            make_config(distribution_strategy="mirrored", gpu_memory=value, num_gpus=2),
-        )
+        limits = machine(16 * GB, 16 * GB, 16 * GB)
+        config = make_config(distribution_strategy="mirrored", gpu_memory=value, num_gpus=2)
         assert strategy_lib.replica_devices(config) == ["/gpu:0", "/gpu:1"]
         strategy_lib.replica_devices(config)  # of the next run of the process
         assert os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] == grows, value
@@ -85,21 +84,19 @@ def test_gpu_memory(make_config, machine, monkeypatch, caplog):
 
 
 def test_memory_that_is_not_there_is_refused(make_config, machine):
-    machine(80 * GB, 24 * GB)
-    strategy_lib.replica_devices(make_config(distribution_strategy="mirrored", gpu_memory="40", num_gpus=1))
+    def devices(*sizes, is_set_up=False, **settings):
+        machine(*sizes, is_set_up=is_set_up)
+        config = make_config(distribution_strategy="mirrored", gpu_memory="40", **settings)
+        return strategy_lib.replica_devices(config)
+
+    assert devices(80 * GB, 24 * GB, num_gpus=1) == ["/gpu:0"]
     with pytest.raises(ConfigError, match=r"gpu_memory=40 but GPU 1 has 24.0 GB. .* number up to 24\."):
-        strategy_lib.replica_devices(make_config(distribution_strategy="mirrored", gpu_memory="40"))
-    machine(80 * GB, is_set_up=True)
+        devices(80 * GB, 24 * GB)
     with pytest.raises(ConfigError, match="has set up its GPUs already .* Start a new process"):
-        strategy_lib.replica_devices(make_config(distribution_strategy="mirrored", gpu_memory="40"))
-    machine()
+        devices(80 * GB, is_set_up=True)
     with pytest.raises(ConfigError, match="num_gpus=2 but this machine has 0 GPUs"):
-        strategy_lib.replica_devices(
-            make_config(distribution_strategy="mirrored", gpu_memory="40", num_gpus=2)
-        )
-    assert strategy_lib.replica_devices(make_config(distribution_strategy="mirrored", gpu_memory="40")) == [
-        "/cpu:0"
-    ]  # "CPU-only": nothing
+        devices(num_gpus=2)
+    assert devices() == ["/cpu:0"]  # "CPU-only": nothing
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -109,9 +106,7 @@ def test_memory_that_is_not_there_is_refused(make_config, machine):
 @pytest.fixture
 def pair(make_config):
     """Returns a configuration of two replicas, and its strategy."""
-    config = make_config(
-        distribution_strategy="mirrored", num_virtual_devices=2, all_reduce_alg="hierarchical_copy"
-    )
+    config = make_config(**replicas(2))
     return config, strategy_lib.make_strategy(config)
 
 
@@ -135,9 +130,8 @@ def test_an_all_reduce_that_fails_says_what_to_do(pair, monkeypatch):
     monkeypatch.setattr(allreduce_check, "measure", fails)
     with pytest.raises(ConfigError, match="2 GPUs fails .NCCL: unhandled.*NCCL_DEBUG.*NCCL_P2P_DISABLE=1"):
         allreduce_check.check(strategy, config)
-    config = replaced(
-        config, distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1", task_index=0
-    )
+    workers = dict(distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1", task_index=0)
+    config = replaced(config, **workers)
     with pytest.raises(ConfigError, match="--all_reduce_alg=ring"):
         allreduce_check.check(strategy, config)
     failed = tf.errors.UnavailableError(None, None, "Collective ops is aborted by: Socket closed")

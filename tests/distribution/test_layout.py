@@ -4,78 +4,70 @@ import pytest
 
 from official.distribution.batch_plan import Layout, is_kept, lay_out, shares
 from official.io.errors import ConfigError
+from tests.refusals import assert_refused
 
-WORKERS = dict(
-    distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1", task_index=0, train_batch_size=48
-)
+WORKERS = dict(distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1", task_index=0)
+WORKERS |= dict(train_batch_size=48, num_accumulation_steps=3)
 DROPOUT = dict(model=dict(hidden_dropout_prob=0.1))
 BEGAN = Layout(workers=4, num_replicas=4, num_accumulation_steps=3, train_batch_size=48)
 
 
-def test_a_new_run_is_laid_out_for_those_who_begin_it(make_config):
-    plan, layout = lay_out(make_config(**WORKERS, num_accumulation_steps=3), 4, 4, None)
-    assert layout == BEGAN and plan.layout is None
-    assert (plan.num_replicas, plan.num_accumulation_steps, plan.micro_batch_size) == (4, 3, 4)
-
-
 def test_the_global_batch_and_its_micro_batches_stay(make_config):
-    config = make_config(**WORKERS, **DROPOUT, num_accumulation_steps=3)
-    for workers, replicas in [(1, 1), (2, 2), (3, 3), (1, 2), (6, 6), (12, 12)]:
+    """Those of a new run are laid out for those who begin it."""
+    config = make_config(**WORKERS, **DROPOUT)
+    for workers, replicas in [(4, 4), (1, 1), (2, 2), (3, 3), (1, 2), (6, 6), (12, 12)]:
         plan, layout = lay_out(config, workers, replicas, BEGAN)
-        assert layout == plan.layout == BEGAN
+        assert layout == BEGAN and plan.layout == (None if workers == 4 else BEGAN)
         assert (plan.num_replicas, plan.num_accumulation_steps) == (replicas, 12 // replicas)
         assert plan.micro_batch_size == 4 and plan.train_batch_size == 48
     assert lay_out(config, 4, 4, BEGAN) == lay_out(config, 4, 4, None)
 
 
-def test_what_does_not_divide_is_an_error_with_the_valid_numbers(make_config):
-    config = make_config(**WORKERS, **DROPOUT, num_accumulation_steps=3)
-    with pytest.raises(
-        ConfigError,
-        match="laid out for 4 workers with 4 replicas x 3 micro batches, 12 together: 5 replicas cannot share"
-        " them evenly. Valid numbers of replicas: 1, 2, 3, 4, 6, 12. Or give another --num_acc",
-    ):
-        lay_out(config, 5, 5, BEGAN)
-    with pytest.raises(ConfigError, match="Valid numbers of replicas: 1, 2, 4, 8, 16, 32"):
-        config = make_config(**{**WORKERS, "train_batch_size": 4096}, **DROPOUT)
-        lay_out(config, 3, 3, Layout(1, 4096, 1, 4096))
-
-
 def test_without_dropout_smaller_micro_batches_are_the_same_to_rounding(make_config):
-    config = make_config(**WORKERS, num_accumulation_steps=3)
-    plan, layout = lay_out(config, 8, 8, BEGAN)
+    plan, layout = lay_out(make_config(**WORKERS), 8, 8, BEGAN)
     assert layout == BEGAN and plan.layout is None
     assert (plan.num_replicas, plan.num_accumulation_steps, plan.micro_batch_size) == (8, 2, 3)
-    with pytest.raises(ConfigError, match="48 is not divisible by 7 replicas. Valid .*: 2, 3, 4, 6, 8, 12"):
-        lay_out(config, 7, 7, BEGAN)
 
 
-def test_what_a_micro_batch_decides_needs_the_same_ones(make_config):
-    for settings in (
-        dict(clip_scope="micro_batch", loss_normalization="local"),
-        dict(loss_normalization="local", clip_scope="none"),
-        dict(clip_scope="replicas"),
-    ):
-        with pytest.raises(ConfigError, match="8 replicas cannot share"):
-            lay_out(make_config(**WORKERS, num_accumulation_steps=3, **settings), 8, 8, BEGAN)
+def test_what_does_not_divide_is_an_error_with_the_valid_numbers(make_config):
+    """Nor is what a micro batch decides the same with other ones."""
+    shared = (
+        "laid out for 4 workers with 4 replicas x 3 micro batches, 12 together: 5 replicas cannot share them"
+        " evenly. Valid numbers of replicas: 1, 2, 3, 4, 6, 12. Or give another --num_acc"
+    )
+    large, local = Layout(1, 4096, 1, 4096), dict(loss_normalization="local")
+    evaluates = dict(DROPOUT, do_eval=True, num_eval_samples=8)
+    cases = [
+        (5, BEGAN, DROPOUT, shared),
+        (3, large, dict(DROPOUT, train_batch_size=4096, num_accumulation_steps=1), "1, 2, 4, 8, 16, 32"),
+        (7, BEGAN, {}, "48 is not divisible by 7 replicas. Valid .*: 2, 3, 4, 6, 8, 12"),
+        (8, BEGAN, dict(local, clip_scope="micro_batch"), "8 replicas cannot share"),
+        (8, BEGAN, dict(local, clip_scope="none"), "8 replicas cannot share"),
+        (8, BEGAN, dict(clip_scope="replicas"), "8 replicas cannot share"),
+        (3, BEGAN, evaluates, "eval_batch_size=8 is not divisible by replicas = 3"),
+    ]
+    assert_refused(
+        lambda count, began, settings: lay_out(make_config(**{**WORKERS, **settings}), count, count, began),
+        cases,
+    )
 
 
 def test_somebody_may_lay_it_out_anew(make_config):
     for changed in (dict(num_accumulation_steps=6), dict(train_batch_size=96), dict(logical_workers=2)):
-        config = make_config(**{**WORKERS, **DROPOUT, "num_accumulation_steps": 3, **changed})
+        config = make_config(**{**WORKERS, **DROPOUT, **changed})
         _, layout = lay_out(config, 2, 2, BEGAN)
         assert layout == Layout(2, 2, config.num_accumulation_steps, config.train_batch_size)
 
 
 def test_one_process_may_be_laid_out_for_several(make_config):
-    config = make_config(train_batch_size=48, num_accumulation_steps=3, logical_workers=4, **DROPOUT)
+    sizes = dict(train_batch_size=48, num_accumulation_steps=3, logical_workers=4)
+    config = make_config(**sizes, **DROPOUT)
     plan, layout = lay_out(config, 1, 1, None)
     assert layout == plan.layout == BEGAN and plan.num_accumulation_steps == 12
     with pytest.raises(ConfigError, match="4 workers .* 5 replicas cannot share"):
         lay_out(config, 5, 5, None)
     # Smaller micro batches where nothing is random.
-    config = make_config(train_batch_size=48, num_accumulation_steps=3, logical_workers=4)
-    plan, layout = lay_out(config, 8, 8, None)
+    plan, layout = lay_out(make_config(**sizes), 8, 8, None)
     assert layout == BEGAN and plan.num_replicas * plan.num_accumulation_steps * plan.micro_batch_size == 48
 
 
@@ -83,12 +75,6 @@ def test_one_process_with_other_devices_goes_on_as_ever(make_config):
     config = make_config(**DROPOUT, num_virtual_devices=2, distribution_strategy="mirrored")
     plan, layout = lay_out(config, 1, 2, Layout(1, 1, 1, 8))
     assert layout == Layout(1, 2, 1, 8) and plan.layout is None and plan.micro_batch_size == 4
-
-
-def test_an_evaluation_needs_to_be_divided_among_who_computes_it(make_config):
-    config = make_config(**WORKERS, **DROPOUT, num_accumulation_steps=3, do_eval=True, num_eval_samples=8)
-    with pytest.raises(ConfigError, match="eval_batch_size=8 is not divisible by replicas = 3"):
-        lay_out(config, 3, 3, BEGAN)
 
 
 def test_what_keeps_a_layout(make_config):

@@ -143,23 +143,29 @@ def fake(tmp_path, monkeypatch):
 
 
 def test_every_failure_of_a_gpu_leads_to_its_line(tmp_path, monkeypatch):
-    """{(check, status): {what is wrong: (how, what its line says: found, wanted and advice)}}"""
+    """Each row: what is wrong leaves this check with this status, and its line says this: found, wanted and
+    advice."""
     missing = "libdevice not found at ./libdevice.10.bc [Op:__inference_compute_7]"
     ptxas = LOG.format("F", "INTERNAL: Couldn't invoke ptxas --version")
     ptx = LOG.format(
         "E", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION: PTX was compiled with an unsupported toolchain"
     )
     newer = "ptxas fatal   : Value 'sm_120a' is not defined for option 'gpu-name'\n"
-    refusal = LOG.format(
-        "E", "failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized"
-    )
+    refusal = "failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY"
     noise = LOG.format("I", "Looking for libdevice at /usr") + LOG.format("W", "ptxas may be slow")
+    failed = [*TRIED, {"fault": "InternalError"}]
 
-    def hidden_library(fake):
-        fake.cudnn().unlink()
+    def given(**variables):
+        return lambda fake: fake.set(**variables)
+
+    def tried(*steps_said_and_end, **named):
+        return lambda fake: fake.trial(*steps_said_and_end, **named)
 
     def damaged_library(fake):
         fake.cudnn().write_bytes(b"no library")
+
+    def no_driver_library(fake):
+        (fake.system / "libcuda.so.1").unlink()
 
     def torch_folder(fake):
         fake.library(fake.site / "torch" / "lib" / "libcudnn.so.9", cudnn=90100)
@@ -173,16 +179,23 @@ def test_every_failure_of_a_gpu_leads_to_its_line(tmp_path, monkeypatch):
         fake.smi(OLD_SMI, "printf 'Tesla V100-SXM2-16GB, 470.57.02, 16160\n'")
         fake.library(fake.system / "libcuda.so.1", cuda=11040)
 
-    def two_gpus_without_nccl(fake):
+    def two_gpus(fake):
         fake.smi(f"printf '{H100 * 2}'")
+
+    def two_gpus_without_nccl(fake):
+        two_gpus(fake)
         (fake.site / "nvidia" / "nccl" / "lib" / "libnccl.so.2").unlink()
 
-    def new_gpu(fake, capability, cuda=13000):
-        fake.trial([IMPORTED, {"gpus": [["NVIDIA B200", capability]]}, {"device": "GPU:0"}, {"secs": 1.0}])
-        fake.library(fake.system / "libcuda.so.1", cuda=cuda)
+    def new_gpu(capability, cuda=13000):
+        steps = [IMPORTED, {"gpus": [["NVIDIA B200", capability]]}, {"device": "GPU:0"}, {"secs": 1.0}]
+        return lambda fake: (fake.trial(steps), fake.library(fake.system / "libcuda.so.1", cuda=cuda))
 
     def not_ready(fake):
-        fake.trial([IMPORTED, {"gpus": []}, {"device": "CPU:0"}, {"secs": 1.0}], refusal)
+        said = LOG.format("E", f"{refusal}: system not yet initialized")
+        fake.trial([IMPORTED, {"gpus": []}, {"device": "CPU:0"}, {"secs": 1.0}], said)
+
+    def no_import(fake):
+        fake.trial([], "ImportError: libfoo.so\n", "sys.exit(1)")
 
     def two_cudnns(fake):
         fake.package("nvidia-cudnn-cu13", "9.13.0")
@@ -192,87 +205,52 @@ def test_every_failure_of_a_gpu_leads_to_its_line(tmp_path, monkeypatch):
         fake.package("tf-models-official", "2.15.0", top="official\norbit\n")
 
     cuda, xla = "CUDA libraries", "XLA"
-    cases = {
-        (cuda, "ok"): {"nothing": (lambda fake: None, r"libcudnn.so.9 9.3.0 \(nvidia-cudnn-cu12\)")},
-        (cuda, "broken"): {
-            "library": (hidden_library, "libcudnn.so.9 does not load: .*pip install"),
-            "damaged": (damaged_library, "libcudnn.so.9 does not load: .*too short"),
-            "container": (
-                lambda fake: (fake.system / "libcuda.so.1").unlink(),
-                "libcuda.so.1 does not load.*NVIDIA_DRIVER_CAPABILITIES",
-            ),
-        },
-        (cuda, "warning"): {"no nccl": (two_gpus_without_nccl, "libnccl.so.2 is missing.*hierarchical")},
-        ("driver", "broken"): {
-            "old driver": (old_driver, "470.57.02.*525.60.13 or newer.*Update"),
-            "no answer": (lambda fake: fake.smi(NO_DRIVER), "communicate.*Reload the driver"),
-        },
-        ("devices", "broken"): {
-            "not ready": (not_ready, "sees none of them: failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY"),
-        },
-        ("devices", "warning"): {
-            "hidden": (lambda fake: fake.set(CUDA_VISIBLE_DEVICES=""), "CUDA_VISIBLE_DEVICES='' hides"),
-        },
-        ("TensorFlow", "broken"): {
-            "no import": (
-                lambda fake: fake.trial([], "ImportError: libfoo.so\n", "sys.exit(1)"),
-                "cannot be imported: ended with code 1.*ImportError: libfoo.so",
-            ),
-        },
-        ("capability", "warning"): {
-            "newer": (lambda fake: new_gpu(fake, [10, 0]), "B200: 10.0, newer than .*minutes"),
-        },
-        ("capability", "broken"): {
-            "newer PTX": (lambda fake: new_gpu(fake, [10, 0], 12020), "12.5.1 .*driver's 12.2"),
-            "older": (lambda fake: new_gpu(fake, [5, 2]), "older than all .*sm_60.*older Tensor"),
-        },
-        (xla, "broken"): {
-            "abort": (
-                lambda fake: fake.trial(TRIED, noise + missing, "os.abort()"),
-                "GPU:0: ended by SIGABRT.*nvcc-cu12 brings libdevice.*: libdevice not found.*plain",
-            ),
-            "ptxas": (lambda fake: fake.trial(TRIED, ptxas, "os.abort()"), "brings ptxas.*invoke ptxas"),
-            "ptx": (
-                lambda fake: fake.trial([*TRIED, {"fault": "InternalError"}], ptx),
-                "InternalError.*driver is older than the ptxas",
-            ),
-            "sm_120": (lambda fake: fake.trial(TRIED, newer, "os.abort()"), "newer than XLA or ptxas"),
-        },
-        (xla, "warning"): {"hangs": (lambda fake: fake.trial(TRIED, end="time.sleep(60)"), "no end within")},
-        ("cuDNN", "warning"): {
-            "cuDNN": (older_cudnn, "9.1.0 .*torch 2.5.1 pins nvidia-cudnn-cu12==9.1.0.70.*9.3.0.75"),
-            "torch": (torch_folder, "PyTorch's own is 9.1.0.*before torch"),
-            "two cuDNNs": (two_cudnns, "nvidia-cudnn-cu13 9.13.0 is installed, too.*uninstall"),
-        },
-        ("shared memory", "warning"): {
-            "shared memory": (lambda fake: fake.smi(f"printf '{H100 * 2}'"), "0.06 of 0.06 GiB.*shm-size"),
-        },
-        ("environment", "warning"): {
-            "blocking": (lambda fake: fake.set(CUDA_LAUNCH_BLOCKING="1"), "makes every kernel wait"),
-        },
-        ("package official", "warning|broken"): {
-            "garden": (garden, "of tf-models-official 2.15.0.*pip uninstall tf-models-official"),
-        },
-    }
+    aborted = "GPU:0: ended by SIGABRT.*nvcc-cu12 brings libdevice.*: libdevice not found.*plain"
+    uninstall = "of tf-models-official 2.15.0.*pip uninstall tf-models-official"
+    rows = [
+        (cuda, "ok", lambda fake: None, r"libcudnn.so.9 9.3.0 \(nvidia-cudnn-cu12\)"),
+        (cuda, "broken", lambda fake: fake.cudnn().unlink(), "libcudnn.so.9 does not load: .*pip install"),
+        (cuda, "broken", damaged_library, "libcudnn.so.9 does not load: .*too short"),
+        (cuda, "broken", no_driver_library, "libcuda.so.1 does not load.*NVIDIA_DRIVER_CAPABILITIES"),
+        (cuda, "warning", two_gpus_without_nccl, "libnccl.so.2 is missing.*hierarchical"),
+        ("driver", "broken", old_driver, "470.57.02.*525.60.13 or newer.*Update"),
+        ("driver", "broken", lambda fake: fake.smi(NO_DRIVER), "communicate.*Reload the driver"),
+        ("devices", "broken", not_ready, f"sees none of them: {refusal}"),
+        ("devices", "warning", given(CUDA_VISIBLE_DEVICES=""), "CUDA_VISIBLE_DEVICES='' hides"),
+        ("TensorFlow", "broken", no_import, "cannot be imported: ended with code 1.*ImportError: libfoo.so"),
+        ("capability", "warning", new_gpu([10, 0]), "B200: 10.0, newer than .*minutes"),
+        ("capability", "broken", new_gpu([10, 0], 12020), "12.5.1 .*driver's 12.2"),
+        ("capability", "broken", new_gpu([5, 2]), "older than all .*sm_60.*older Tensor"),
+        (xla, "broken", tried(TRIED, noise + missing, "os.abort()"), aborted),
+        (xla, "broken", tried(TRIED, ptxas, "os.abort()"), "brings ptxas.*invoke ptxas"),
+        (xla, "broken", tried(failed, ptx), "InternalError.*driver is older than the ptxas"),
+        (xla, "broken", tried(TRIED, newer, "os.abort()"), "newer than XLA or ptxas"),
+        (xla, "warning", tried(TRIED, end="time.sleep(60)"), "no end within"),
+        ("cuDNN", "warning", older_cudnn, "9.1.0 .*torch 2.5.1 pins nvidia-cudnn-cu12==9.1.0.70.*9.3.0.75"),
+        ("cuDNN", "warning", torch_folder, "PyTorch's own is 9.1.0.*before torch"),
+        ("cuDNN", "warning", two_cudnns, "nvidia-cudnn-cu13 9.13.0 is installed, too.*uninstall"),
+        ("shared memory", "warning", two_gpus, "0.06 of 0.06 GiB.*shm-size"),
+        ("environment", "warning", given(CUDA_LAUNCH_BLOCKING="1"), "makes every kernel wait"),
+        ("package official", "warning|broken", garden, uninstall),
+    ]
     small = types.SimpleNamespace(f_bavail=16384, f_frsize=4096, f_blocks=16384)  # Docker's own
     failures = []
-    rows = [(name, *kind, *row) for kind, named in cases.items() for name, row in named.items()]
-    for name, line, status, spoil, told in rows:
+    for number, (line, status, spoil, told) in enumerate(rows):
         with monkeypatch.context() as patch:
-            patch.setattr(machine_checks, "LIMIT_SECS", 3 if name == "hangs" else 20)
+            patch.setattr(machine_checks, "LIMIT_SECS", 3 if told == "no end within" else 20)
             patch.setattr(os, "statvfs", lambda path: small)
-            folder = tmp_path / name.replace(" ", "-")
+            folder = tmp_path / str(number)
             folder.mkdir()
             machine = FakeMachine(folder, patch)
             spoil(machine)
-            own = [row for row in machine_checks.CHECKS if row.name == line or name == "nothing"]
+            own = [row for row in machine_checks.CHECKS if row.name == line or status == "ok"]
             found = machine_checks._run_all(own, machine_checks.Machine(gpus.find_driver()))
             checks = {check.name: check for check in found}
         check = checks[line]
         text = f"{check.found} | {check.wanted} | {check.advice}"
         if not re.fullmatch(status, check.status) or not re.search(told, text):
-            failures.append(f"{name}: {check.status} {text}")
-        if name == "nothing":
+            failures.append(f"{line}, {told}: {check.status} {text}")
+        if status == "ok":  # nothing is wrong
             failures += [f"{each}" for each in checks.values() if each.status != "ok"]
     assert not failures, "\n".join(failures)
 
@@ -299,9 +277,8 @@ def test_capabilities_under_those_of_the_builds():
 @pytest.mark.slow
 def test_a_cpu_is_no_fault():
     """The page of this machine, for real, but for what the machine of a developer may lack."""
-    done = programs.run(
-        "-m", "official.cli", "doctor", "--json", CUDA_VISIBLE_DEVICES="", PATH="/usr/bin:/bin"
-    )
+    no_gpu = dict(CUDA_VISIBLE_DEVICES="", PATH="/usr/bin:/bin")
+    done = programs.run("-m", "official.cli", "doctor", "--json", **no_gpu)
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert list(checks) == [row.name for row in machine_checks.CHECKS]
     if not gpus.may_be_there():
@@ -317,7 +294,7 @@ def test_a_cpu_is_no_fault():
 def test_the_page_holds_no_secrets_and_no_names(fake, monkeypatch, capsys):
     from official.cli import doctor
 
-    home = fake.folder / "home"
+    home, line_of = fake.folder / "home", ("ok ", "warning ", "broken ")
     monkeypatch.setattr(sys, "argv", ["bert doctor", f"--data_dir={home}/none"])
     fake.set(HOME=str(home), LOGNAME="gertrude", AWS_SECRET_ACCESS_KEY="hush", LD_PRELOAD="/home/alice/x.so")
     fake.set(LD_LIBRARY_PATH=f"{fake.system}:{home}/lib:/data/gertrude/lib")
@@ -325,10 +302,7 @@ def test_the_page_holds_no_secrets_and_no_names(fake, monkeypatch, capsys):
     page = capsys.readouterr().out
     assert "~/none" in page and "LD_LIBRARY_PATH=" in page and "/data/USER/lib" in page
     assert not [word for word in (str(home), "gertrude", "alice", "hush", "AWS") if word in page]
-    lines = page.splitlines()
-    assert sum(line.startswith(("ok ", "warning ", "broken ")) for line in lines) == len(
-        machine_checks.CHECKS
-    )
+    assert sum(line.startswith(line_of) for line in page.splitlines()) == len(machine_checks.CHECKS)
 
 
 def test_the_speed_of_a_folder(tmp_path, monkeypatch):
@@ -345,11 +319,9 @@ def test_the_speed_of_a_folder(tmp_path, monkeypatch):
 def test_no_run_trains_on_the_cpu_unnoticed(fake, make_config, monkeypatch, caplog):
     fake.trial([IMPORTED, {"gpus": []}])
     fake.cudnn().unlink()
-    told = (
-        r"none of this machine's 1 GPU: libcudnn.so.9 does not load: .*pip install.*--num_gpus=0 for the CPU"
-    )
+    why = "none of this machine's 1 GPU: libcudnn.so.9 does not load: .*pip install.*--num_gpus=0 for the CPU"
     for asked in ({}, {"num_gpus": 1}, {"num_gpus": 1, "distribution_strategy": "one_device"}):
-        with pytest.raises(ConfigError, match=told) as error:
+        with pytest.raises(ConfigError, match=why) as error:
             machine_checks.check_unseen(make_config(**asked))
         assert len(str(error.value)) < 299
     caplog.set_level("INFO", "absl")
@@ -441,9 +413,8 @@ def test_a_run_with_a_broken_xla_goes_on_with_plain_operations(fake, tmp_path):
     assert broken["XLA"] == "broken" and broken["CUDA libraries"] == "ok"
     assert "Kernels: plain, as XLA does not work here" in done.stderr
     refused = [line for line in done.stderr.splitlines() if "XLA does not work here, on GPU:0" in line]
-    assert len(refused) == 2 and all(
-        "libdevice" in line and "Use --kernels=plain." in line for line in refused
-    )
+    assert len(refused) == 2 and all("libdevice" in line for line in refused)
+    assert all("Use --kernels=plain." in line for line in refused)
 
 
 def test_paths_of_the_nvidia_packages_are_those_of_xla(fake):

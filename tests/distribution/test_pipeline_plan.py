@@ -9,19 +9,8 @@ import pytest
 import tensorflow as tf
 
 from official.config.values import read_devices, read_stages, written_stages
-from official.distribution import pipeline_plan as formulas
 from official.distribution import pipeline_plan as plan_lib
-from official.distribution.pipeline_plan import (
-    Cost,
-    PipelinePlan,
-    Work,
-    allocation,
-    balanced,
-    in_flight,
-    make_plan,
-    make_timeline,
-    works_by_time,
-)
+from official.distribution.pipeline_plan import Cost, PipelinePlan, Work, make_plan, make_timeline
 from official.planning.graph_cost import stage_costs
 from official.tasks import TASKS
 from tests.fixtures import TINY, slow
@@ -103,10 +92,8 @@ def test_devices_follow_where_none_are_said(planned):
 def test_what_does_not_fit_is_one_clear_line(planned):
     cases = []
     for words, message in refused("distribution/refused_pipelines.txt"):
-        stages, devices, schedule, count = [
-            word.strip() or None for word in [*words.split(";"), "", "", ""][:4]
-        ]
-        cases.append((stages, devices, schedule, int(count or 20), message))
+        *said, count = [word.strip() or None for word in [*words.split(";"), "", "", ""][:4]]
+        cases.append((*said, int(count or 20), message))
     assert_refused(planned, cases)
 
 
@@ -141,10 +128,9 @@ def test_balance_is_the_best_of_all_cuts():
     dice = random.Random(0)
     for devices in ((0, 1), (0, 1, 2), (0, 1, 0), (0, 0, 0), (0, 1, 0, 1), (0, 1, 2, 0)):
         for _ in range(20):
-            layers = dice.randint(3, 7)
-            names = ["embeddings", *(f"layer_{number}" for number in range(layers)), "span"]
+            names = stages_of("squad", dice.randint(3, 7))
             costs = {name: Cost(dice.choice([0, 1, 5, 5, 7]), dice.randint(1, 9)) for name in names}
-            stages = balanced(names, costs, devices)
+            stages = plan_lib.balanced(names, costs, devices)
             assert [name for stage in stages for name in stage] == names and all(stages)
             ends = tuple(itertools.accumulate(map(len, stages)))
             flops, sizes = [[costs[name][kind] for name in names] for kind in (0, 1)]
@@ -156,18 +142,17 @@ def test_balance_is_the_best_of_all_cuts():
 
 
 def test_the_allocation_is_graphcores(planned):
-    lines = allocation(planned("emb+pos+hid*3 / hid*7 / hid*7 / hid*7 / mlm+nsp", layers=24))
+    lines = plan_lib.allocation(planned("emb+pos+hid*3 / hid*7 / hid*7 / hid*7 / mlm+nsp", layers=24))
     assert lines[0] == ("Embedding", 0) and lines[1] == ("Encoder 0 ", 0) and lines[4] == ("Encoder 3 ", 1)
     assert lines[-3:] == [("Encoder 23", 3), ("Pooler", 0), ("Classifier", 0)]
     assert len(lines) == 27
 
 
-GROUPS = {"block_type": "groupbert", "groupbert_conv_group_size": 8}
 MODELS = {
     "bert": {},
     "bare": {"use_qkv_bias": False, "use_attention_projection_bias": False, "use_cls_layer": False,
              "use_prediction_bias": False},
-    "groupbert": GROUPS,
+    "groupbert": {"block_type": "groupbert", "groupbert_conv_group_size": 8},
 }  # fmt: skip
 
 
@@ -191,10 +176,8 @@ def read(make_config):
 @pytest.mark.parametrize("name", ["bert", "bare", slow("groupbert")])
 def test_flops_are_those_of_the_graph(read, name):
     config, found = read({"hidden_dropout_prob": 0.1, **MODELS[name]})
-    sizes = [f"layer_{number}" for number in range(TINY["num_hidden_layers"])]
-    heads = ["pooler", "masked_lm", "next_sentence"]
-    assert list(found) == ["embeddings", *sizes, *["final_norm"] * ("groupbert" in name), *heads]
-    ours = formulas.stage_costs(config, list(found))
+    assert list(found) == stages_of(layers=TINY["num_hidden_layers"], final_norm="groupbert" in name)
+    ours = plan_lib.stage_costs(config, list(found))
     for stage, cost in found.items():
         if stage == "embeddings":  # one-hot products of the segments, which nothing else needs
             continue
@@ -230,11 +213,9 @@ def test_a_pipeline_is_balanced_by_its_costs(make_config):
         distribution_strategy="pipeline",
         pipeline_stages="3",
     )
-    heads = ["pooler", "masked_lm", "next_sentence"]
-    names = ["embeddings", *(f"layer_{number}" for number in range(8)), *heads]
-    costs = formulas.stage_costs(config, names)
-    plan = make_plan(config, names)
-    assert plan.stages[2] == ("pooler", "masked_lm", "next_sentence")
+    names = stages_of(layers=8)
+    costs, plan = plan_lib.stage_costs(config, names), make_plan(config, names)
+    assert plan.stages[2] == tuple(HEADS["pretrain"])
     assert len(plan.stages[0]) - 1 == len(plan.stages[1]) == 4
     assert costs["masked_lm"].flops > 4 * costs["layer_0"].flops
 
@@ -265,7 +246,7 @@ def needed(work, count):
 def test_orders_hold_every_work_once_and_never_lock(schedule):
     for devices, micro_batches, trains in itertools.product(DEVICES, (1, 2, 7, 12), (True, False)):
         count, done = len(devices), set()
-        for together in works_by_time(plan_of(devices, schedule, micro_batches), trains):
+        for together in plan_lib.works_by_time(plan_of(devices, schedule, micro_batches), trains):
             for work in together:
                 assert needed(work, count) <= done
                 if work.micro_batch:  # a stage takes its micro batches in their order
@@ -304,7 +285,7 @@ IN_FLIGHT |= {"grouped": [8, 6, 4, 2], "sequential": [1, 1, 1, 1]}
 def most_kept(plan, stage):
     """Returns the most micro batches between the forward and the backward pass of a stage, by the order."""
     kept = [0]
-    for work in itertools.chain.from_iterable(works_by_time(plan)):
+    for work in itertools.chain.from_iterable(plan_lib.works_by_time(plan)):
         if work.stage == stage:
             kept.append(kept[-1] + (-1 if work.backward else 1))
     return max(kept)
@@ -313,13 +294,13 @@ def most_kept(plan, stage):
 def test_stages_keep_as_many_micro_batches_as_the_schedule_says():
     places = (range(4), (0, 1, 2, 0), (0, 0, 0, 0), (1, 0, 1, 0))
     for schedule, expected in IN_FLIGHT.items():
-        assert in_flight(plan_of(range(4), schedule, 8)) == expected
+        assert plan_lib.in_flight(plan_of(range(4), schedule, 8)) == expected
         for devices, micro_batches in itertools.product(places, (1, 3, 8, 20)):
             plan = plan_of(devices, schedule, micro_batches)
-            assert in_flight(plan) == [most_kept(plan, stage) for stage in range(4)]
+            assert plan_lib.in_flight(plan) == [most_kept(plan, stage) for stage in range(4)]
         inference = make_timeline(plan_of(range(4), schedule, 8), trains=False)
         assert inference.length == (32 if schedule == "sequential" else 11)
-    assert in_flight(plan_of((0, 1, 2, 3, 0), "grouped", 40)) == [10, 8, 6, 4, 2]
+    assert plan_lib.in_flight(plan_of((0, 1, 2, 3, 0), "grouped", 40)) == [10, 8, 6, 4, 2]
 
 
 def test_the_order_is_that_of_the_papers():

@@ -182,9 +182,8 @@ def test_a_first_process_that_is_not_there_is_named_and_one_of_ipv6_addresses_on
         if host not in addresses:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         kinds = {True: socket.AF_INET6, False: socket.AF_INET}
-        return [
-            (kinds[":" in each], socket.SOCK_STREAM, 6, "", (each, port or 0)) for each in addresses[host]
-        ]
+        stream = socket.SOCK_STREAM, 6, ""
+        return [(kinds[":" in each], *stream, (each, port or 0)) for each in addresses[host]]
 
     def connect(address, timeout):
         find(*address)
@@ -214,14 +213,11 @@ def test_only_errors_of_peers_are_lost_peers():
     assert heartbeat._is_of_a_lost_peer(lost) and heartbeat._who(lost, cluster) == "b:2 (rank 1)"
     unnamed = tf.errors.UnavailableError(None, None, "Collective ops is aborted by: Socket closed")
     assert heartbeat._who(unnamed, cluster) == "another process"
-    assert not heartbeat._is_of_a_lost_peer(
-        tf.errors.UnavailableError(None, None, "gs://bucket/x: service unavailable")
-    )
+    elsewhere = tf.errors.UnavailableError(None, None, "gs://bucket/x: service unavailable")
+    assert not heartbeat._is_of_a_lost_peer(elsewhere)
     assert not heartbeat._is_of_a_lost_peer(tf.errors.InvalidArgumentError(None, None, HEARTBEAT))
-    with (
-        pytest.raises(tf.errors.UnavailableError),
-        strategy_lib.noticing_lost_peers(tf.distribute.OneDeviceStrategy("CPU:0")),
-    ):
+    alone = tf.distribute.OneDeviceStrategy("CPU:0")
+    with pytest.raises(tf.errors.UnavailableError), strategy_lib.noticing_lost_peers(alone):
         raise lost
 
 

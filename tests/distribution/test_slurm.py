@@ -12,24 +12,17 @@ import time
 import pytest
 
 from tests import programs
-from tests.distribution.test_processes import (  # noqa: F401
-    _names,
-    free_ports,
-    start,
-    state_of,
-    wait_for,
-    workspace,
-)
+from tests.distribution.test_processes import _names, free_ports, start, wait_for, workspace  # noqa: F401
 from tests.fixtures import ROOT
 
 SCRIPT = f"{ROOT}/deploy/slurm/train.sbatch"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
-SMALL = dict(num_steps_per_epoch=4, learning_rate=1e-3)
+BASH = "#!/bin/bash\n"
 
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
-    """Yields the environment in which Slurm's commands reach a node of two CPUs: this machine."""
+    """Yields the variables with which Slurm's commands reach a node of two CPUs: this machine."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if os.getuid() != 0 or missing:
         pytest.skip(f"needs root, and slurmctld, slurmd, slurm-client and munge; missing: {missing}")
@@ -46,14 +39,16 @@ def slurm(tmp_path_factory):
     own = [f"--{name}-file={folder}/{name}" for name in ("pid", "log", "seed")]
     munge = ["munged", "-F", "--force", f"--key-file={folder}/key", f"--socket={folder}/munge", *own]
     daemons = [munge, ["slurmctld", "-D"], ["slurmd", "-D"]]
-    environment = {**os.environ, "SLURM_CONF": f"{folder}/slurm.conf"}
+    environment = {"SLURM_CONF": f"{folder}/slurm.conf"}
     processes = []
     try:
         for daemon in daemons:
             with open(folder / f"{daemon[0]}.out", "wb") as log:
-                processes.append(subprocess.Popen(daemon, env=environment, stdout=log, stderr=log))
+                own = {**os.environ, **environment}
+                processes.append(subprocess.Popen(daemon, env=own, stdout=log, stderr=log))
             time.sleep(1)
-        wait_for(lambda: "idle" in _output(["sinfo", "-h", "-o", "%T"], environment), processes[-1])
+        state = lambda: programs.call("sinfo", "-h", "-o", "%T", **environment).stdout
+        wait_for(lambda: "idle" in state(), processes[-1])
         yield environment
     finally:
         for process in reversed(processes):
@@ -61,22 +56,12 @@ def slurm(tmp_path_factory):
             process.wait(30)
 
 
-def program(path, text: str):
-    """Writes a program of bash, and returns its path."""
-    path.write_text(f"#!/bin/bash\n{text}")
-    path.chmod(0o755)
-    return path
-
-
-def _output(command, environment) -> str:
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
-
-
 @pytest.mark.slow
 def test_a_job_starts_its_tasks_again_where_one_is_killed(workspace, tmp_path, slurm):  # noqa: F811
     """deploy/slurm/train.sbatch, as it is submitted."""
-    text = f"[[ $SLURM_PROCID == 1 ]] && echo $$ >> {tmp_path}/pids\n"
-    task = program(tmp_path / "train", text + f'exec {sys.executable} {ROOT}/train.py "$@"\n')
+    text = f"{BASH}[[ $SLURM_PROCID == 1 ]] && echo $$ >> {tmp_path}/pids\n"
+    text += f'exec {sys.executable} {ROOT}/train.py "$@"\n'
+    task = programs.stand_in(tmp_path / "train", text)
     tasks = ("--nodes=1", "--ntasks-per-node=2")
     job = ("sbatch", "--wait", *tasks, f"--output={tmp_path}/log", SCRIPT)
     process = start(
@@ -85,7 +70,8 @@ def test_a_job_starts_its_tasks_again_where_one_is_killed(workspace, tmp_path, s
         within=job,
         program=(),
         environment={**slurm, "BERT_COMMAND": str(task)},
-        **{**SMALL, "num_steps_per_epoch": 400},
+        num_steps_per_epoch=400,
+        learning_rate=1e-3,
     )
     wait_for(lambda: "ckpt-4.index" in _names(tmp_path / "run"), process)
     assert process.poll() is None, process.communicate()
@@ -99,25 +85,25 @@ def test_a_job_starts_its_tasks_again_where_one_is_killed(workspace, tmp_path, s
 
 @pytest.mark.slow
 def test_a_job_ends_with_bad_input_of_one_task_and_tells_each_task_of_a_signal_once(tmp_path, slurm):
-    task = program(
+    task = programs.stand_in(
         tmp_path / "program",
-        f"echo $SLURM_CPUS_PER_TASK >> {tmp_path}/cpus\n"
+        f"{BASH}echo $SLURM_CPUS_PER_TASK >> {tmp_path}/cpus\n"
         '[[ $1 == codes ]] && exit "$((4 - 2 * SLURM_PROCID))"\n'
         f"trap 'echo TERM >> {tmp_path}/signals; ended=1' TERM\necho >> {tmp_path}/started\n"
         'until [[ "${ended:-}" ]]; do sleep 0.1; done\nsleep 1\nexit 143\n',
     )
-    environment = {**slurm, "BERT_COMMAND": str(task)}
+    own = {**slurm, "BERT_COMMAND": str(task)}
     job = ("sbatch", "--wait", "--parsable", "--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1")
     job = (*job, f"--output={tmp_path}/log", SCRIPT)
-    done = subprocess.run([*job, "codes"], env=environment, capture_output=True, text=True, check=False)
+    done = programs.call(*job, "codes", **own)
     assert done.returncode == 2 and "restart" not in (tmp_path / "log").read_text()
     assert (tmp_path / "cpus").read_text() == "1\n" * 2
+    environment = {**os.environ, **own}
     process = subprocess.Popen([*job, "signals"], env=environment, stdout=subprocess.PIPE, text=True)
-    wait_for(
-        lambda: (tmp_path / "started").exists() and len((tmp_path / "started").read_text()) == 2, process
-    )
+    started = tmp_path / "started"
+    wait_for(lambda: started.exists() and len(started.read_text()) == 2, process)
     number = process.stdout.readline().strip()
-    subprocess.run(["scancel", "--signal=TERM", number], env=environment, check=True)
+    assert programs.call("scancel", "--signal=TERM", number, **slurm).returncode == 0
     process.communicate(timeout=60)
     assert process.returncode == 143, (tmp_path / "log").read_text()
     assert (tmp_path / "signals").read_text() == "TERM\n" * 2
@@ -130,8 +116,8 @@ def test_what_the_job_refuses():
 
 def test_what_the_job_does_with_exit_codes(tmp_path):
     """With a srun that only ends with one code after the other."""
-    text = f'cd {tmp_path}\necho "$*" >> called\nexit "$(sed -n "$(wc -l < called)p" codes)"\n'
-    program(tmp_path / "srun", text)
+    text = f'{BASH}cd {tmp_path}\necho "$*" >> called\nexit "$(sed -n "$(wc -l < called)p" codes)"\n'
+    programs.stand_in(tmp_path / "srun", text)
     path = f"{tmp_path}:{os.environ['PATH']}"
     ended = [([code], 1, code) for code in (0, 2, 143, 130, 127)]
     others = [([4, 137, 0], 3, 0), ([142, 0], 2, 0), ([4] * 9, 4, 4), ([252], 1, 2), ([251], 1, 1)]
@@ -147,13 +133,14 @@ def test_what_the_job_does_with_exit_codes(tmp_path):
 @pytest.mark.parametrize("codes,code", [((0, 0), 0), ((2, 4), 2), ((4, 1), 1), ((3, 137), 3), ((0, 4), 4)])
 def test_bad_input_of_one_task_decides_before_what_the_others_lose(tmp_path, codes, code):
     """With a srun that starts tasks on this machine and ends with their highest code, as the real one."""
-    program(
+    programs.stand_in(
         tmp_path / "srun",
-        f'shift 2\necho "$SRUN_CPUS_PER_TASK" >> {tmp_path}/cpus\nhighest=0\n'
+        f'{BASH}shift 2\necho "$SRUN_CPUS_PER_TASK" >> {tmp_path}/cpus\nhighest=0\n'
         f'for code in {codes[0]} {codes[1]}; do CODE="$code" "$@"; got=$?\n'
         "((got > highest)) && highest=$got; done\nexit $highest\n",
     )
-    task = program(tmp_path / "program", f'echo "$*" >> {tmp_path}/arguments\nexit "$CODE"\n')
+    text = f'{BASH}echo "$*" >> {tmp_path}/arguments\nexit "$CODE"\n'
+    task = programs.stand_in(tmp_path / "program", text)
     own = dict(BERT_COMMAND=str(task), BERT_MAX_RESTARTS="0", SLURM_CPUS_PER_TASK="16")
     done = programs.call(SCRIPT, "--name=a  b", PATH=f"{tmp_path}:{os.environ['PATH']}", **own)
     assert done.returncode == code

@@ -14,13 +14,8 @@ from unittest import mock
 from tests.fuzz import processes
 from tests.fuzz.commands import PARTS, WORDS
 
-_SIZES = dict(
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=32,
-)
+_SIZES = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+_SIZES |= dict(max_position_embeddings=32, hidden_act="gelu", hidden_dropout_prob=0.1)
 _WORDS = "one two three was first here there who where is the sea s old and stone".split()
 _LABELS = ("entailment", "not_entailment")
 
@@ -73,9 +68,7 @@ def write_files(folder: pathlib.Path) -> None:
     names = [f"dev-{number}" for number in range(4)]
     texts = {
         "vocab.txt": words,
-        "bert.json": [
-            json.dumps({"vocab_size": len(words), **_SIZES, "hidden_act": "gelu", "hidden_dropout_prob": 0.1})
-        ],
+        "bert.json": [json.dumps({"vocab_size": len(words), **_SIZES})],
         "text/plain.txt": ["\n\n".join("\n".join(lines) for lines in documents[:5])],
         "text/wiki.json": [json.dumps(document) for document in wiki],
         "run.flags": [*pretraining, "--model_dir=new", "--distribution_strategy=one_device"],
@@ -87,10 +80,7 @@ def write_files(folder: pathlib.Path) -> None:
         "glue/RTE/train.tsv": _rows(rng, 12, is_labelled=True),
         "glue/RTE/dev.tsv": _rows(rng, 6, is_labelled=True),
         "glue/RTE/test.tsv": _rows(rng, 5, is_labelled=False),
-        "submission/RTE.tsv": [
-            "index\tprediction",
-            *(f"{number}\t{rng.choice(_LABELS)}" for number in range(5)),
-        ],
+        "submission/RTE.tsv": ["index\tprediction", *(f"{row}\t{rng.choice(_LABELS)}" for row in range(5))],
     }
     for name, lines in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -109,14 +99,9 @@ def _squad(rng: random.Random, split: str, articles: int) -> dict:
         questions = []
         for number in (2 * article, 2 * article + 1):
             answer = rng.choice(context.split())
-            questions.append(
-                {
-                    "id": f"{split}-{number}",
-                    "question": f"Who was {rng.choice(_WORDS)}?",
-                    "is_impossible": False,
-                    "answers": [{"text": answer, "answer_start": context.index(answer)}],
-                }
-            )
+            found_at = {"text": answer, "answer_start": context.index(answer)}
+            question = {"id": f"{split}-{number}", "question": f"Who was {rng.choice(_WORDS)}?"}
+            questions.append({**question, "is_impossible": False, "answers": [found_at]})
         found.append({"title": f"t{article}", "paragraphs": [{"context": context, "qas": questions}]})
     return {"version": "1.1", "data": found}
 

@@ -12,14 +12,8 @@ from official.config import Config
 from official.distribution import strategy as strategy_lib
 
 REHEARSAL = "BERT_GPU_TESTS_ON_CPU"
-MODEL = dict(
-    vocab_size=500,
-    hidden_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=512,
-    max_position_embeddings=64,
-)
+MODEL = dict(vocab_size=500, hidden_size=128, num_hidden_layers=2, num_attention_heads=2)
+MODEL |= dict(intermediate_size=512, max_position_embeddings=64)
 CPU = dict(distribution_strategy="one_device", num_gpus=0)
 
 
@@ -72,18 +66,8 @@ def full_float32():
 
 def small_config(model: dict | None = None, **settings) -> Config:
     """Returns the configuration of a small pre-training on made-up records; arguments override it."""
-    defaults = dict(
-        model={**MODEL, **(model or {})},
-        model_dir="unused",
-        use_synthetic_data=True,
-        max_seq_length=64,
-        max_predictions_per_seq=10,
-        train_batch_size=8,
-        num_steps_per_epoch=100,
-        num_train_epochs=1,
-        warmup_steps=0,
-        learning_rate=1e-3,
-        optimizer_type="lamb",
-        **CPU,
-    )
+    defaults = dict(model={**MODEL, **(model or {})}, model_dir="unused", use_synthetic_data=True, **CPU)
+    defaults |= dict(max_seq_length=64, max_predictions_per_seq=10, train_batch_size=8)
+    defaults |= dict(num_steps_per_epoch=100, num_train_epochs=1, warmup_steps=0)
+    defaults |= dict(learning_rate=1e-3, optimizer_type="lamb")
     return config_lib.build_config([("test", {**defaults, **settings})])

@@ -1,6 +1,7 @@
 """The memory of a step on a GPU: what the plan says, and less with --recompute."""
 
 import functools
+import json
 
 import pytest
 import tensorflow as tf
@@ -9,18 +10,12 @@ from official.config import Config
 from official.planning import plan as plan_lib
 from official.tasks.pretraining import PretrainingTask
 from official.training import step_benchmark
+from tests.fixtures import ROOT
 from tests.gpu.devices import Device, small_config
 
 pytestmark = pytest.mark.gpu
 
-MINI = dict(
-    vocab_size=30522,
-    hidden_size=256,
-    num_hidden_layers=4,
-    num_attention_heads=4,
-    intermediate_size=1024,
-    max_position_embeddings=512,
-)
+MINI = json.loads((ROOT / "configs/models/bert_mini.json").read_text())
 SIZES = dict(model=MINI, max_seq_length=512, max_predictions_per_seq=76, train_batch_size=8)
 SPARE = 256 * 2**20  # bytes of libraries' work space, whatever the model
 

@@ -14,21 +14,17 @@ pytestmark = pytest.mark.gpu
 # Largest errors: of a loss over it; of a variable's gradient over its norm, or over 1 % of that of all
 # gradients, where it is smaller. fp16 and TensorFloat-32 have 10 bits of fraction, bf16 has 7.
 TOLERANCES = {"fp32": (1e-5, 2e-3), "tf32": (1e-3, 5e-2), "fp16": (2e-3, 5e-2), "bf16": (1e-2, 2e-1)}
-PRECISIONS = {
-    "fp32": dict(dtype="fp32"),
-    "tf32": dict(dtype="fp32"),
-    "fp16": dict(dtype="fp16"),
-    "bf16": dict(dtype="bf16"),
-}
-PACKED = dict(pack_on_the_fly=True, max_sequences_per_pack=3)
-ACCUMULATION = dict(num_accumulation_steps=2)
+
+
+def config_of(is_packed: bool, **settings):
+    packed = dict(pack_on_the_fly=True, max_sequences_per_pack=3) if is_packed else {}
+    return small_config(num_accumulation_steps=2, **packed, **{**CPU, **settings})
 
 
 @functools.cache
 def reference(is_packed: bool):
     """Returns a batch, weights, and their losses and gradients in plain float32 on the CPU."""
-    packed = PACKED if is_packed else {}
-    step = make_step(small_config(kernels="plain", **packed, **ACCUMULATION, **CPU))
+    step = make_step(config_of(is_packed, kernels="plain"))
     batch = next(step.batches())
     batch = {name: value.numpy() for name, value in batch.items()}
     return batch, step.weights(), losses_and_gradients(step, batch)
@@ -36,10 +32,8 @@ def reference(is_packed: bool):
 
 def check(device, precision: str, is_packed: bool = False, **settings) -> None:
     batch, weights, (losses, gradients) = reference(is_packed)
-    packed = PACKED if is_packed else {}
-    config = small_config(
-        **PRECISIONS[precision], **packed, **ACCUMULATION, **{**CPU, **device.settings}, **settings
-    )
+    dtype = "fp32" if precision == "tf32" else precision
+    config = config_of(is_packed, dtype=dtype, **device.settings, **settings)
     with full_float32() if precision == "fp32" else contextlib.nullcontext():
         step = make_step(config, weights)
     found_losses, found = losses_and_gradients(step, batch)
@@ -55,16 +49,11 @@ def check(device, precision: str, is_packed: bool = False, **settings) -> None:
 
 @pytest.mark.parametrize("xla", [False, True], ids=["", "xla"])
 @pytest.mark.parametrize("kernels", ["plain", "fused"])
-@pytest.mark.parametrize("precision", TOLERANCES)
-def test_a_step_is_that_of_the_cpu(device, precision, kernels, xla):
-    check(device, precision, kernels=kernels, enable_xla=xla)
-
-
-@pytest.mark.parametrize("xla", [False, True], ids=["", "xla"])
-@pytest.mark.parametrize("kernels", ["plain", "fused"])
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_step_on_packed_rows_is_that_of_the_cpu(device, precision, kernels, xla):
-    check(device, precision, is_packed=True, kernels=kernels, enable_xla=xla)
+@pytest.mark.parametrize(
+    "precision, rows", [*((name, "") for name in TOLERANCES), ("fp32", "packed"), ("fp16", "packed")]
+)
+def test_a_step_is_that_of_the_cpu(device, precision, rows, kernels, xla):
+    check(device, precision, is_packed=rows == "packed", kernels=kernels, enable_xla=xla)
 
 
 @pytest.mark.parametrize("recompute", ["attention", "block"])

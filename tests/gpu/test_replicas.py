@@ -21,13 +21,8 @@ def settings(tmp_path, schema) -> dict:
     """Returns the settings of a run on 40 records, without dropout, whose masks are each replica's own."""
     for number in range(2):
         write_records(tmp_path / f"part-{number}", make_records(20, seed=number, schema=schema))
-    return dict(
-        model=TINY,
-        use_synthetic_data=False,
-        input_files=str(tmp_path / "part-*"),
-        max_seq_length=16,
-        max_predictions_per_seq=3,
-    )
+    files = dict(use_synthetic_data=False, input_files=str(tmp_path / "part-*"))
+    return dict(model=TINY, max_seq_length=16, max_predictions_per_seq=3, **files)
 
 
 def trained(**settings) -> tuple[int, dict[str, np.ndarray]]:

@@ -23,7 +23,10 @@ pytestmark = pytest.mark.nightly
 SHIPPED = sorted(configs.theirs())
 PLANS = yaml.safe_load((ROOT / "tests/graphcore/published_plans.yml").read_text(encoding="utf-8"))
 TINY, TF2 = "tf1/pretrain_tiny_128_lamb", "tf2/pretrain_tiny_128_phase1"
-INFERENCE = "tf1/squad_large_inference_2ipu"
+INFERENCE, PACKED = "tf1/squad_large_inference_2ipu", "popart/packed/packed_pretrain_tiny_128"
+# Settings of a run on IPUs, which lack their options.
+OURS = """--bert_config_file=configs/models/bert_tiny.json --model_dir=m --distribution_strategy=ipu
+--num_accumulation_steps=6 --train_batch_size=12 --pipeline_stages=emb+pos/hid*2/mlm+nsp""".split()
 
 
 def read(name, *arguments):
@@ -54,6 +57,11 @@ def plan(*arguments: str):
     return flags.parse([*arguments, "--plan"])
 
 
+def on_ipus(name, *arguments):
+    """Returns the configuration of a run on IPUs, and what is told."""
+    return read(name, "--distribution_strategy=ipu", *arguments)
+
+
 def planned(config):
     return make_plan(config, pipeline.names_of(config))
 
@@ -77,7 +85,7 @@ def test_every_shipped_stage_plan_is_one_here_and_published_ones_also_run_elsewh
     for name in SHIPPED:
         if name.endswith("popart/demo"):  # it places nothing
             continue
-        config, told = read(name, "--distribution_strategy=ipu")
+        config, told = on_ipus(name)
         plan = planned(config)
         assert sum(map(len, plan.stages)) == len(pipeline.names_of(config)), name
         assert plan.schedule == "grouped" and plan.num_devices in (1, 2, 3, 4, 8), name
@@ -96,12 +104,8 @@ def test_every_shipped_stage_plan_is_one_here_and_published_ones_also_run_elsewh
 
 def test_every_key_leads_somewhere():
     """To a setting, a size of the model, a term that is used, or it says why it has none."""
-    known = {
-        *config_lib.FIELDS,
-        *OPTIONS,
-        IPU_ONLY,
-        *(f"model.{name}" for name in BertConfig.__dataclass_fields__),
-    }
+    of_model = {f"model.{name}" for name in BertConfig.__dataclass_fields__}
+    known = {*config_lib.FIELDS, *OPTIONS, IPU_ONLY, *of_model}
     for family in FAMILIES.values():
         for key, row in family.table.items():
             assert row.to.startswith("@") or row.to in known or row.to == NOT_NEEDED and row.why, key
@@ -133,7 +137,7 @@ def test_the_prediction_bias_is_that_of_the_model(tmp_path):
         (TINY, "use_prediction_bias", True),
         (TINY, "use_prediction_bias", False),
         (TF2, "use_prediction_bias", False),
-        ("popart/packed/packed_pretrain_tiny_128", "projection_bias", False),
+        (PACKED, "projection_bias", False),
     ):
         config, told = read(written(tmp_path, changed(name, key, value)))
         assert config.model.use_prediction_bias is value
@@ -142,12 +146,9 @@ def test_the_prediction_bias_is_that_of_the_model(tmp_path):
 
 
 def test_what_is_done_otherwise_than_by_their_program_is_told(tmp_path):
-    name, told = (
-        "popart/packed/packed_pretrain_tiny_128",
-        "unlike their program: a warm-up begins at 0: lr_warmup_start",
-    )
+    told = "unlike their program: a warm-up begins at 0: lr_warmup_start"
     for value, is_unlike in ((0.002, True), (0, False)):
-        lines = read(written(tmp_path, changed(name, "lr_warmup_start", value)))[1]
+        lines = read(written(tmp_path, changed(PACKED, "lr_warmup_start", value)))[1]
         assert (told in "\n".join(lines)) == is_unlike
         assert not any("unlike" in line and "shuffle" in line for line in lines), "it shuffles, too"
 
@@ -201,20 +202,18 @@ def test_an_entry_of_a_yaml_file_of_several(tmp_path):
 # Batches, pipelines, IPUs
 
 
-def test_elsewhere_pipelines_are_notes():
-    config, told = read("graphcore/tf2/pretrain_base_128_phase1")
+def test_elsewhere_pipelines_and_options_of_ipus_are_notes(tmp_path):
+    name = "tf2/pretrain_base_128_phase1"
+    config, told = read(f"graphcore/{name}")
     assert (config.pipeline_stages, config.device_mapping) == (None, None)
     note = next(line for line in told if "only on an IPU" in line)
     assert "ipu_config.pipeline_stages, ipu_config.pipeline_device_mapping" in note
-    _, told = read("graphcore/tf1/pretrain_tiny_128_lamb", "--device-mapping=0,1,0")
-    assert "--device_mapping" in next(line for line in told if "only on an IPU" in line)
-
-
-def test_the_command_line_goes_over_the_stages_of_a_file():
-    config, _ = read(
-        "graphcore/tf2/pretrain_base_128_phase1", "--distribution_strategy=ipu", "--pipeline-stages=3"
-    )
-    assert planned(config).devices == (0, 1, 0)
+    assert planned(on_ipus(f"graphcore/{name}", "--pipeline-stages=3").config).devices == (0, 1, 0)
+    values = changed(TINY, "partials_type", "half") | dict(scheduler="CLUSTERING", no_outlining=True)
+    config, told = read(written(tmp_path, values), "--device-mapping=0,1,0")
+    assert config.ipu == rules.Options()
+    note = next(line for line in told if "only on an IPU" in line)
+    assert all(name in note for name in ("--device_mapping", "partials_type", "scheduler", "no_outlining"))
 
 
 def test_schedules_of_theirs_are_for_ipus(tmp_path):
@@ -226,7 +225,7 @@ def test_schedules_of_theirs_are_for_ipus(tmp_path):
 
 
 def test_what_is_rounded_and_what_is_whole_is_said():
-    _, told = read("graphcore/packed/pod16-closed", "--distribution_strategy=ipu")
+    _, told = on_ipus("graphcore/packed/pod16-closed")
     assert any("num_accumulation_steps=270, not 256" in line for line in told)
     assert any("a block is whole, and where its attention is" in line for line in told)
     five = {"pipeline_stages": "5", "device_mapping": "0,1,2,3,0"}
@@ -240,17 +239,9 @@ def test_what_is_rounded_and_what_is_whole_is_said():
         assert configuration_terms.rounded_up(count, found, trains) == expected
 
 
-TF1 = "graphcore/tf1/pretrain_large_128_phase1"
-SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, micro_batch_size=2, warmup=0)
-
-
-def on_ipus(name, *arguments):
-    return read(name, "--distribution_strategy=ipu", *arguments).config
-
-
 def test_what_the_command_line_says_wins():
     typed = ["--ipu_options=replicas=2 partials_type=float scheduler=clustering", "--recompute=none"]
-    config, told = read(TF1, "--distribution_strategy=ipu", *typed)
+    config, told = on_ipus("graphcore/tf1/pretrain_large_128_phase1", *typed)
     assert any(line.endswith("-> partials_type=float by the command line") for line in told)
     assert not any("without a key in the file" in line and "scheduler" in line for line in told)
     assert (config.ipu.replicas, config.ipu.partials_type, config.recompute) == (2, "float", "none")
@@ -259,10 +250,7 @@ def test_what_the_command_line_says_wins():
 
 
 def test_saved_settings_become_options_of_ipus():
-    stages = "--pipeline_stages=emb+pos / hid*2 / mlm+nsp"
-    base = ["--bert_config_file=configs/models/bert_tiny.json", "--model_dir=m", "--plan", stages]
-    base += ["--distribution_strategy=ipu", "--num_accumulation_steps=6", "--train_batch_size=12"]
-    config = flags.parse([*base, "--ipu_options=replicas=2 executable_cache_path='a b' replicas=1"])
+    config = plan(*OURS, "--ipu_options=replicas=2 executable_cache_path='a b' replicas=1")
     assert (config.ipu.replicas, config.ipu.executable_cache_path) == (1, "a b")
     saved = json.loads(config_lib.to_json(config)) | {"ipu_options": None}
     old = {"ipu_replicas": 2, "no_outlining": True, "executable_cache_path": "a b", "scheduler": "clustering"}
@@ -277,12 +265,10 @@ def test_saved_settings_become_options_of_ipus():
 
 def test_options_of_ipus_go_one_by_one_over_those_of_the_same_name(tmp_path):
     """Wherever the ones and the others are given."""
-    settings = "--bert_config_file=configs/models/bert_tiny.json --model_dir=m --distribution_strategy=ipu"
-    settings += " --num_accumulation_steps=6 --train_batch_size=12 --pipeline_stages=emb+pos/hid*2/mlm+nsp"
-    lines = [*settings.split(), "--ipu_options=replicas=4 partials_type=half available_memory_proportion=0.1"]
+    lines = [*OURS, "--ipu_options=replicas=4 partials_type=half available_memory_proportion=0.1"]
     (tmp_path / "below.flags").write_text("\n".join(lines))
     below = f"--flagfile={tmp_path}/below.flags"
-    saved = config_lib.to_dict(flags.parse([below, "--plan"]))
+    saved = config_lib.to_dict(plan(below))
     (tmp_path / "saved.json").write_text(json.dumps(saved))
     old = {"ipu_options": None, "ipu_replicas": 4, "partials_type": "half"}
     (tmp_path / "old.json").write_text(json.dumps(saved | old))
@@ -302,26 +288,18 @@ def test_options_of_ipus_go_one_by_one_over_those_of_the_same_name(tmp_path):
         options = plan(*words).ipu
         assert (options.replicas, options.partials_type) == (2, "half"), words
     # Options of theirs are over flagfiles, and below what is typed.
-    typed = ["--ipu_options=scheduler=clustering device_iterations=2", "--plan"]
-    theirs = ["--available-memory-proportion=0.2", "--device-iterations=3"]
-    options = flags.parse([below, *typed, *theirs]).ipu
+    theirs = ("--available-memory-proportion=0.2", "--device-iterations=3")
+    options = plan(below, "--ipu_options=scheduler=clustering device_iterations=2", *theirs).ipu
     assert (options.replicas, options.available_memory_proportion) == (4, "0.2")
     assert (options.scheduler, options.device_iterations) == ("clustering", 2)
-    assert flags.parse([below, "--ipu_options=", "--plan"]).ipu == rules.Options()
-
-
-def test_elsewhere_keys_about_ipus_are_notes(tmp_path):
-    values = dict(partials_type="half", scheduler="CLUSTERING", replicated_tensor_sharding=True)
-    path = written(tmp_path, {"task": "pretraining", **SIZES, **values})
-    config, told = read(path, "--use_synthetic_data", "--distribution_strategy=one_device")
-    assert config.ipu.partials_type == "float" and not config.ipu.replicated_tensor_sharding
-    assert all(name in "\n".join(told) for name in values)
+    assert plan(below, "--ipu_options=").ipu == rules.Options()
 
 
 def test_shares_come_as_a_list_or_a_text(tmp_path):
     stages = [["emb", "pos"], ["hid", "hid"], ["mlm", "nsp"]]
-    values = {**SIZES, "loss_scaling": 1, "pipeline_stages": stages, "gradient_accumulation_count": 6}
+    values = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, micro_batch_size=2, warmup=0)
+    values |= dict(task="pretraining", loss_scaling=1, pipeline_stages=stages, gradient_accumulation_count=6)
     for shares in ("0.1 0.2", [0.1, 0.2], "0.1,0.2"):
-        theirs = {"task": "pretraining", **values, "available_memory_proportion": shares}
-        config = on_ipus(written(tmp_path, theirs), "--use_synthetic_data")
+        path = written(tmp_path, {**values, "available_memory_proportion": shares})
+        config = on_ipus(path, "--use_synthetic_data").config
         assert config.ipu.available_memory_proportion == "0.1,0.2"

@@ -80,14 +80,11 @@ def fixture_poprun(monkeypatch):
         monkeypatch.setenv(f"POPDIST_{name}", value)
 
 
-def test_a_process_by_itself_has_all_replicas(configured):
-    found = devices.find_instances(configured(replicas=4), 5, None)
+def test_a_process_has_all_replicas_and_one_of_poprun_its_part_of_them_and_of_the_ipus(configured, poprun):
+    config = configured(replicas=4)
+    found = devices.find_instances(config, 5, None)
     assert (found.local_replicas, found.first_replica, found.is_chief) == (4, 0, True)
     assert found.ipus_per_replica == 8
-
-
-def test_a_process_of_poprun_has_its_part_of_the_replicas_and_ipus(configured, poprun):
-    config = configured(replicas=4)
     with ipu_fake.installed(ipus=8):
         popdist = devices.load_popdist()
         found = devices.find_instances(config, 2, popdist)

@@ -15,6 +15,7 @@ from official.modeling.models import BertPretrainer
 from official.optimization import plain_optimizers
 from official.optimization.train_state import build_state
 from tests.graphcore import ipu_fake
+from tests.graphcore.test_run import FEWER_STAGES
 
 pytestmark = pytest.mark.nightly
 
@@ -22,14 +23,7 @@ pytestmark = pytest.mark.nightly
 @pytest.fixture(name="saved")
 def fixture_saved(make_config, tmp_path):
     """Returns a configuration, its file, and a model whose weights its folder has a checkpoint of."""
-    config = make_config(
-        distribution_strategy="ipu",
-        pipeline_stages="emb+pos / hid*2 / mlm+nsp",
-        device_mapping="0,1,0",
-        num_accumulation_steps=6,
-        replicas=2,
-        train_batch_size=24,
-    )
+    config = make_config(**{**FEWER_STAGES, "replicas": 2, "train_batch_size": 24})
     tf.random.set_seed(7)
     state = build_state(config, lambda: BertPretrainer(config.model), plain_optimizers.build_plain)
     state.optimizer.iterations.assign(5)

@@ -35,15 +35,9 @@ def _ragged(batch):
 
 @pytest.fixture(name="config")
 def fixture_config(make_config):
-    return make_config(
-        distribution_strategy="ipu",
-        pipeline_stages="2",
-        device_mapping="0,0",
-        pipeline_schedule="sequential",
-        replicas=REPLICAS,
-        num_accumulation_steps=TURNS,
-        train_batch_size=ROWS,
-    )
+    pipeline = dict(pipeline_stages="2", device_mapping="0,0", pipeline_schedule="sequential")
+    sizes = dict(replicas=REPLICAS, num_accumulation_steps=TURNS, train_batch_size=ROWS)
+    return make_config(distribution_strategy="ipu", **pipeline, **sizes)
 
 
 def test_each_micro_batch_says_what_it_weighs_in_its_step(config):

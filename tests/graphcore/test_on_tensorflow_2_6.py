@@ -26,6 +26,7 @@ from tests.data.glue.test_glue_data import write_split
 from tests.fine_tuning_files import fixture_make, fixture_squad, fixture_vocab_file, squad_json  # noqa: F401
 from tests.fixtures import ROOT, make_records, write_records
 from tests.graphcore import old_stack_ipu_run
+from tests.graphcore.test_fine_tuning import SEQUENTIAL
 from tests.graphcore.test_run import STAGES
 from tests.records import short_examples
 
@@ -103,20 +104,10 @@ def assert_same_runs(there: str, here: str, names: tuple[str, ...], tolerance: f
 @pytest.mark.parametrize("task", ["squad", "mrpc"])
 def test_fine_tuning_on_ipus_is_the_same(tmp_path, make, squad, task):
     """A batch is all rows: what order they are read in does not count."""
-    settings = dict(
-        distribution_strategy="ipu",
-        pipeline_stages=f"emb+pos+hid / {'loc' if task == 'squad' else 'glu'}",
-        pipeline_schedule="sequential",
-        device_mapping="0,1",
-        num_accumulation_steps=4,
-        train_batch_size=16,
-        steps_per_loop=1,
-        num_train_epochs=2,
-        learning_rate=1e-4,
-        do_predict=True,
-        length_buckets="never",
-    )
-
+    stages = f"emb+pos+hid / {'loc' if task == 'squad' else 'glu'}"
+    settings = {**SEQUENTIAL, "pipeline_stages": stages, "loss_normalization": "global"}
+    settings |= dict(distribution_strategy="ipu", steps_per_loop=1, num_train_epochs=2, learning_rate=1e-4)
+    settings |= dict(do_predict=True, length_buckets="never")
     if task == "squad":
         (tmp_path / "small.json").write_text(json.dumps(squad_json(16, 1)))
         settings["train_file"], build = str(tmp_path / "small.json"), squad

@@ -12,7 +12,6 @@ import pytest
 
 from official import config as config_lib
 from official.cli import train
-from official.data.records.formats import packed
 from official.graphcore import __main__ as command
 from official.graphcore import devices, program
 from official.graphcore import run as ipu_run
@@ -21,21 +20,16 @@ from official.reporting.metrics import read_metrics
 from official.reporting.result import read_result
 from official.tasks import TASKS, pretraining
 from official.training import run as runner
-from tests.fixtures import write_records
 from tests.graphcore import ipu_fake
 from tests.graphcore.conftest import REFUSED
-from tests.records import short_examples
 from tests.refusals import assert_refused
 
 pytestmark = pytest.mark.nightly
 
-STAGES = dict(
-    distribution_strategy="ipu",
-    pipeline_stages="emb+pos / hid / hid / mlm+nsp",
-    device_mapping="0,1,2,0",
-    num_accumulation_steps=8,
-    train_batch_size=16,
-)
+STAGES = dict(distribution_strategy="ipu", num_accumulation_steps=8, train_batch_size=16)
+STAGES |= dict(pipeline_stages="emb+pos / hid / hid / mlm+nsp", device_mapping="0,1,2,0")
+FEWER_STAGES = dict(distribution_strategy="ipu", num_accumulation_steps=6, train_batch_size=12)
+FEWER_STAGES |= dict(pipeline_stages="emb+pos / hid*2 / mlm+nsp", device_mapping="0,1,0")
 LOSSES = ("loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy")
 DROPOUT = dict(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.1)
 
@@ -121,15 +115,7 @@ def assert_same_lines(found, expected):
         (DROPOUT, dict(optimizer_type="adamw", clip_scope="none", pipeline_schedule="sequential")),
         pytest.param(
             dict(block_type="groupbert", hidden_act="gelu"),
-            dict(
-                loss_scale="128",
-                loss_normalization="local",
-                recompute="block",
-                pipeline_stages="emb+pos / hid*2 / mlm+nsp",
-                device_mapping="0,1,0",
-                num_accumulation_steps=6,
-                train_batch_size=12,
-            ),
+            dict(loss_scale="128", loss_normalization="local", recompute="block", **FEWER_STAGES),
             marks=pytest.mark.slow,
         ),
     ],
@@ -146,16 +132,6 @@ def test_it_trains_as_one_device(configured, model, settings):
     assert (found["status"], found["step"], found["samples"]) == ("finished", 4, samples)
     assert found["checkpoint"] == os.path.join(config.model_dir, "ckpt-4")
     assert found["sequences_per_sec"] > 0 and found["wall_secs"] > 0
-
-
-@pytest.fixture(name="packed_files")
-def fixture_packed_files(tmp_path):
-    """Returns the glob of two files of rows of 16 tokens that hold two sequences each, or one."""
-    for number in range(2):
-        examples = short_examples(24, number, longest=8)
-        rows = [[first, first + 1] for first in range(0, 20, 2)] + [[last, -1] for last in range(20, 24)]
-        write_records(tmp_path / f"rows-{number}", packed.encode_rows(examples, np.array(rows)))
-    return str(tmp_path / "rows-*")
 
 
 def test_packed_rows_are_counted_in_sequences_and_read_on(configured, packed_files):

@@ -11,13 +11,11 @@ import pytest
 from official import inference
 from official.checkpoint import registry
 from official.checkpoint.convert import convert
-from official.data.glue import tasks as glue_tasks
 from official.data.squad import features
 from official.data.tables.files import open_table
 from official.inference.predict_file import predict_file
 from official.io.errors import ConfigError
 from tests import programs
-from tests.data.glue.test_glue_data import write_split
 from tests.numpy_bert import NumpyBert, gelu_erf
 from tests.tasks.test_fine_tuning import run
 
@@ -68,11 +66,8 @@ def test_answers_are_those_of_the_predictions(squad, tmp_path, monkeypatch, capl
         inference.load(str(tmp_path / "run"))
 
 
-def test_labels_are_those_of_the_predictions_and_survive_a_conversion(make, tmp_path):
-    for split, rows in (("train", 20), ("dev", 9), ("test", 9)):
-        write_split(tmp_path / "glue", glue_tasks.find_task("rte"), split, rows=rows)
-    files = dict(glue_task="rte", data_dir=str(tmp_path / "glue"))
-    run(make("glue", **files, num_train_epochs=1, do_eval=False, do_predict=True))
+def test_labels_are_those_of_the_predictions_and_survive_a_conversion(glue, tmp_path):
+    run(glue("rte", {"train": 20, "dev": 9, "test": 9}, do_eval=False, do_predict=True))
     predicted = [label for _, label in table(tmp_path / "run" / "RTE.tsv")]
     rows = table(tmp_path / "glue" / "RTE" / "test.tsv")
     convert(registry.open_checkpoint(str(tmp_path / "run"), "PATH"), "huggingface", str(tmp_path / "hf"))
@@ -106,9 +101,8 @@ def test_pooling_is_what_is_asked_for():
     first, mean, long = (model.embed("the sea " * 40, inference.EmbeddingSettings(*way)) for way in ways)
     assert np.linalg.norm(first) != pytest.approx(1.0, abs=1e-3)
     assert not np.allclose(first, mean, atol=1e-3) and not np.allclose(mean, long, atol=1e-3)
-    np.testing.assert_allclose(
-        mean, model.embed(["the sea " * 5], inference.EmbeddingSettings("mean"))[0], atol=1e-6
-    )
+    (short,) = model.embed(["the sea " * 5], inference.EmbeddingSettings("mean"))
+    np.testing.assert_allclose(mean, short, atol=1e-6)
     with pytest.raises(ConfigError, match="pooling='sum', expected one of mean, cls, max"):
         inference.EmbeddingSettings("sum")
     assert model.embed([]).shape == (0, 384)
@@ -116,7 +110,6 @@ def test_pooling_is_what_is_asked_for():
 
 @pytest.mark.slow
 def test_it_may_come_before_tensorflow():
-    done = programs.run(
-        "-c", f"from official.inference import load; print(load({MINILM!r}).embed('x').shape)"
-    )
+    program = f"from official.inference import load; print(load({MINILM!r}).embed('x').shape)"
+    done = programs.run("-c", program)
     assert done.stdout == "(384,)\n", done.stderr

@@ -4,13 +4,14 @@ import csv
 import dataclasses
 import json
 import os
+import pathlib
 import sys
 
 import numpy as np
 import pytest
 
 from official import inference
-from official.checkpoint import convert, registry
+from official.checkpoint.convert import convert
 from official.cli import ask
 from official.cli.vectors import _queries_of as queries_of
 from official.cli.vectors import run_embed, run_search
@@ -20,6 +21,7 @@ from official.inference.vector_files import VectorFile, embed_file, quantized, r
 from official.io.errors import ConfigError
 from tests.data.text.test_corpora import write_parquet
 from tests.inference import test_foreign_folders as folders
+from tests.refusals import assert_refused
 
 TEXTS = ["a cat", "twin", "the sea is blue", "", "twin", "a dog barks at night", "word " * 300, "ships"]
 
@@ -28,14 +30,7 @@ TEXTS = ["a cat", "twin", "the sea is blue", "", "twin", "a dog barks at night",
 def folder(tmp_path_factory):
     """A small model of sentence-transformers: the mean of at most 12 tokens, then length 1."""
     path = tmp_path_factory.mktemp("model")
-    modules = [
-        {"name": kind, "path": place, "type": f"sentence_transformers.models.{kind}"}
-        for kind, place in (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
-    ]
-    (path / "1_Pooling").mkdir()
-    (path / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    (path / "modules.json").write_text(json.dumps(modules))
-    (path / "sentence_bert_config.json").write_text('{"max_seq_length": 12}')
+    folders.write_pooling(path, normalize=True, max_seq_length=12)
     return folders.write(path, folders.weights(head=None), architectures=["BertModel"])
 
 
@@ -68,9 +63,8 @@ def test_files_hold_the_vectors_of_the_texts(model, tmp_path, caplog, monkeypatc
     lowest, steps = own.min(0), (own.max(0) - own.min(0)) / 255
     theirs = (np.clip(np.floor((own - lowest) / steps), 0, 255) - 128).astype(np.int8)
     np.testing.assert_array_equal(np.load(tmp_path / "int8.npy"), theirs)
-    np.testing.assert_array_equal(
-        np.load(tmp_path / "binary.npy"), (np.packbits(own > 0, axis=-1).astype(int) - 128).astype(np.int8)
-    )
+    signs = (np.packbits(own > 0, axis=-1).astype(int) - 128).astype(np.int8)
+    np.testing.assert_array_equal(np.load(tmp_path / "binary.npy"), signs)
     assert np.abs(found["int8.npy"] - own).max() <= steps.max()
     np.testing.assert_array_equal(found["int8.npy"], found["int8.parquet"])
     np.testing.assert_array_equal(found["float16.npy"], found["float16.parquet"])
@@ -135,8 +129,7 @@ def write_vectors(path, vectors_ND, dtype="float32", **said) -> VectorFile:
     values = {"rows": len(vectors_ND), "size": vectors_ND.shape[1], "dtype": dtype, "similarity": "cosine"}
     values |= {"model": "m", "checkpoint": "c", "input_file": "t.csv", "text_column": "text"}
     values["ranges"] = {name: value.tolist() for name, value in ranges._asdict().items()}
-    with open(f"{path}.json", "w") as file:
-        json.dump({**values, **said}, file)
+    pathlib.Path(f"{path}.json").write_text(json.dumps({**values, **said}))
     return VectorFile(str(path))
 
 
@@ -167,62 +160,60 @@ def test_neighbours_are_exact_and_equal_ones_by_row(tmp_path, monkeypatch):
 
 
 def test_other_vectors_than_the_models_are_refused(model, tmp_path):
-    vectors_ND = np.ones((4, 48), np.float32)
-    table = table_of(tmp_path / "t.csv", ["a", "b", "c"])
-    with pytest.raises(ConfigError, match="has 3 rows, and there are 4 vectors"):
-        vector_files.read_rows(table, "text", {1}, 4)
-    with pytest.raises(ConfigError, match="was made by another model"):
-        write_vectors(tmp_path / "v.npy", vectors_ND).check_model(model)
-    with pytest.raises(ConfigError, match="vectors of size 24, .* has size 48"):
-        write_vectors(tmp_path / "w.npy", vectors_ND[:, :24]).check_model(model)
-    with pytest.raises(ConfigError, match="says 5 vectors"):
-        list(write_vectors(tmp_path / "v.npy", vectors_ND, rows=5).blocks())
-    by_column = write_vectors(tmp_path / "v.npy", vectors_ND)
-    np.save(tmp_path / "v.npy", np.asfortranarray(vectors_ND))
-    with pytest.raises(ConfigError, match=r"float32 \(4, 48\), column by column"):
-        list(by_column.blocks())
-    whole = (tmp_path / "w.npy").read_bytes()
-    for content, message in ((whole.replace(b"}", b" "), "is not a NumPy file"), (whole[:-1], "has fewer")):
-        (tmp_path / "w.npy").write_bytes(content)
-        with pytest.raises(ConfigError, match=message):
-            list(VectorFile(str(tmp_path / "w.npy")).blocks())
-    rising_ND = np.arange(4 * 48, dtype=np.float32).reshape(4, 48)
-    for ranges, message in (([0.0], "lists of 48 numbers"), (5, '"lowest" is a whole number')):
-        with pytest.raises(ConfigError, match=message):
-            write_vectors(tmp_path / "v.npy", rising_ND, "int8", ranges={"lowest": ranges, "highest": [1.0]})
-    changed = write_vectors(tmp_path / "v.npy", rising_ND)
-    np.save(tmp_path / "v.npy", rising_ND * np.float32("nan"))
-    with pytest.raises(ConfigError, match="says 4 vectors of float32 x 48, the file has NaN"):
-        list(changed.blocks())
-    os.replace(tmp_path / "w.npy.json", tmp_path / "w.parquet.json")
-    for column, message in (
-        (["a"] * 4, "the column embedding of string"),
-        ([[1.0]] * 4, "has 4 values of list<.*> in 4 rows"),
-        (None, "is a truncated or damaged Parquet file"),
-    ):
-        path = write_parquet(tmp_path / "w.parquet", {"embedding": column or ["a"]})
-        if column is None:
-            os.truncate(path, 40)
-        with pytest.raises(ConfigError, match=message):
-            list(VectorFile(path).blocks())
-    with pytest.raises(ConfigError, match="similarity='euclidean' is not supported"):
-        write_vectors(tmp_path / "v.npy", vectors_ND, similarity="euclidean")
-    truncated = write_vectors(tmp_path / "v.npy", vectors_ND)
-    with open(truncated.path, "r+b") as file:
-        file.truncate(os.path.getsize(truncated.path) - 1)
-    with pytest.raises(ConfigError, match="the file has fewer"):
-        list(truncated.blocks())
-    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 6144\n"
-    for name, content, message in (
+    path, vectors_ND = tmp_path / "v.npy", np.arange(4 * 48, dtype=np.float32).reshape(4, 48)
+    table, ranges = table_of(tmp_path / "t.csv", ["a", "b", "c"]), {"lowest": [0.0], "highest": [1.0]}
+
+    def made(vectors_ND=vectors_ND, **said) -> VectorFile:
+        return write_vectors(path, vectors_ND, **said)
+
+    cases = (
+        (lambda: vector_files.read_rows(table, "text", {1}, 4), "has 3 rows, and there are 4 vectors"),
+        (lambda: made().check_model(model), "was made by another model"),
+        (lambda: made(vectors_ND[:, :24]).check_model(model), "vectors of size 24, .* has size 48"),
+        (lambda: list(made(rows=5).blocks()), "says 5 vectors"),
+        (lambda: made(dtype="int8", ranges=ranges), "lists of 48 numbers"),
+        (lambda: made(dtype="int8", ranges={**ranges, "lowest": 5}), '"lowest" is a whole number'),
+        (lambda: made(similarity="euclidean"), "similarity='euclidean' is not supported"),
+    )
+    assert_refused(lambda call: call(), cases)
+
+
+def test_files_that_are_not_what_is_said_beside_them_are_refused(tmp_path):
+    path, vectors_ND = tmp_path / "v.npy", np.arange(4 * 48, dtype=np.float32).reshape(4, 48)
+
+    def array(values_ND: np.ndarray) -> bytes:
+        np.save(path, values_ND)
+        return path.read_bytes()
+
+    def parquet(values: list) -> bytes:
+        write_parquet(tmp_path / "v.parquet", {"embedding": values})
+        return (tmp_path / "v.parquet").read_bytes()
+
+    def blocks(name: str, content: bytes) -> list[np.ndarray]:
+        (tmp_path / name).write_bytes(content)
+        return list(VectorFile(str(tmp_path / name)).blocks())
+
+    write_vectors(path, vectors_ND)
+    whole = path.read_bytes()
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 6144\n"
+    cases = (
+        ("v.npy", array(np.asfortranarray(vectors_ND)), r"float32 \(4, 48\), column by column"),
+        ("v.npy", whole.replace(b"}", b" "), "is not a NumPy file"),
+        ("v.npy", whole[:-1], "the file has fewer"),
+        ("v.npy", array(vectors_ND * np.nan), "says 4 vectors of float32 x 48, the file has NaN"),
         ("v.npy", pointer, "v.npy cannot be read: it is a Git LFS pointer"),
-        ("v.parquet", "PAR1 and no more", "v.parquet is a truncated or damaged Parquet file"),
-    ):
-        (tmp_path / "v.npy.json").replace(tmp_path / f"{name}.json")
-        (tmp_path / name).write_text(content)
-        with pytest.raises(ConfigError, match=message):
-            list(VectorFile(str(tmp_path / name)).blocks())
+    )
+    assert_refused(blocks, cases)
+    os.rename(f"{path}.json", tmp_path / "v.parquet.json")
     with pytest.raises(ConfigError, match="v.npy.json, with the name of their model, is missing"):
-        VectorFile(str(tmp_path / "v.npy"))
+        VectorFile(str(path))
+    cases = (
+        ("v.parquet", parquet(["a"] * 4), "the column embedding of string"),
+        ("v.parquet", parquet([[1.0]] * 4), "has 4 values of list<.*> in 4 rows"),
+        ("v.parquet", parquet(["a"])[:40], "v.parquet is a truncated or damaged Parquet file"),
+        ("v.parquet", b"PAR1 and no more", "v.parquet is a truncated or damaged Parquet file"),
+    )
+    assert_refused(blocks, cases)
 
 
 def test_texts_that_were_changed_since_are_told(model, tmp_path, monkeypatch, capsys, caplog):
@@ -283,10 +274,8 @@ def test_prompts_that_no_text_gets_are_told(model, tmp_path, monkeypatch, caplog
 
 def test_a_converted_folder_makes_the_same_vectors(model, folder, tmp_path):
     """By way of a format that has no such files of its own: they lie beside it."""
-    there = registry.open_checkpoint(folder, "PATH")
-    convert.convert(there, "google", str(tmp_path / "google"))
-    back = registry.open_checkpoint(str(tmp_path / "google"), "PATH")
-    convert.convert(back, "huggingface", str(tmp_path / "hf"))
+    there = convert(folder, "google", str(tmp_path / "google"))
+    convert(there["target"]["path"], "huggingface", str(tmp_path / "hf"))
     expected = model.embed(TEXTS)
     for name in ("google", "hf"):
         np.testing.assert_allclose(inference.load(str(tmp_path / name)).embed(TEXTS), expected, atol=1e-6)

@@ -13,14 +13,8 @@ from official.io.errors import ConfigError
 
 
 def test_an_error_is_one_short_line_with_its_end(capsys):
-    long = (
-        "x" * 5_000,
-        "many words " * 100,
-        "\udce9" * 400,
-        "٣" * 400,
-        "wrong " * 100 + "Change --model_dir.",
-    )
-    for message in ("short.", "line\nbreak\r\x1b[2J\udce9", *long):
+    long = ("x" * 5_000, "many words " * 100, "\udce9" * 400, "٣" * 400)
+    for message in ("short.", "line\nbreak\r\x1b[2J\udce9", *long, "wrong " * 100 + "Change --model_dir."):
         errors.report_error("train.py", message)
         shown = capsys.readouterr().err
         assert shown.startswith("train.py: ") and shown[:-1].isprintable(), message

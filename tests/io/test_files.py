@@ -72,10 +72,8 @@ def test_files_are_written_found_and_taken_away(folder):
     for name in (".hidden/w.txt", "a/z.bin", "a/z.txt"):
         writing.replace_file(f"{folder}/{name}", name)
     assert files.find_files(f"{folder}/.*/*.txt", "") == [f"{folder}/.hidden/w.txt"]
-    assert files.find_files(f"{folder}/a/*", "") == [
-        f"{folder}/a/{name}" for name in ("y.txt", "z.bin", "z.txt")
-    ]
     every = [*found, f"{folder}/a/z.bin", f"{folder}/a/z.txt"]
+    assert files.find_files(f"{folder}/a/*", "") == every[1:]
     assert files.find_files(folder, "") == every and files.sizes(every) == [7, 5, 7, 7]
     writing.set_aside(found[1])
     assert not store.exists(found[1])

@@ -47,6 +47,11 @@ def runs(tmp_path: pathlib.Path) -> int:
     return len((tmp_path / "log").read_text().split()) if (tmp_path / "log").exists() else 0
 
 
+def refused(recipe: Recipe, message: str, secs: float = 60) -> None:
+    with pytest.raises(NotBuilt, match=message):
+        native_library.built(recipe, secs)
+
+
 def test_a_library_is_built_once_and_again_when_its_source_changes(library, tmp_path):
     told = mock.Mock()
     for number, expected in (("1", 1), ("1", 1), ("2", 2)):  # each compiles and links
@@ -93,23 +98,19 @@ def test_a_damaged_library_is_compiled_anew(library, tmp_path):
 def test_what_somebody_else_may_have_put_there_is_not_loaded(library, monkeypatch):
     path, me = pathlib.Path(native_library.built(library("9"), 60)), os.geteuid()
 
-    def refused(message):
-        with pytest.raises(NotBuilt, match=message):
-            native_library.built(library("9"), 60)
-
     path.chmod(0o666)
-    refused("others may write to it .mode 666")
+    refused(library("9"), "others may write to it .mode 666")
     path.chmod(0o600)
     other = path.rename(path.with_name("other.so"))
     path.symlink_to(other)
-    refused("symbolic links")
+    refused(library("9"), "symbolic links")
     path.unlink()
     other.rename(path)
     if me:  # all of it is another user's, then; what is root's is good for everybody
         monkeypatch.setattr(os, "geteuid", lambda: me + 1)
     else:
         os.chown(path, 12345, -1)
-    refused(f"belongs to another user .number {me or 12345}")
+    refused(library("9"), f"belongs to another user .number {me or 12345}")
 
 
 def test_without_a_home_the_cache_is_a_private_folder_of_temporary_files(tmp_path, monkeypatch):
@@ -147,8 +148,8 @@ def test_who_waits_too_long_goes_on_without_and_what_a_killed_process_left_is_cl
     unfinished = path.with_name(path.name + ".tmp-999999")
     unfinished.mkdir()
     (unfinished / "0.o").write_bytes(b"half an obj")
-    with writing.locked(f"{path}.lock", 1), pytest.raises(NotBuilt, match="another process compiles"):
-        native_library.built(library("4"), 0.2)
+    with writing.locked(f"{path}.lock", 1):
+        refused(library("4"), "another process compiles", 0.2)
     assert ctypes.CDLL(native_library.built(library("4"), 60)).number() == 4
     assert not unfinished.exists()
     none_left = mock.Mock(side_effect=BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
@@ -161,36 +162,26 @@ def test_a_compiler_that_fails_or_hangs_leaves_nothing(library, tmp_path):
         ("}", 0.0, 60, "compiler ended with code 1: .*number.cc:1"),
         ("6", 5.0, 0.5, "compiler did not end within"),
     ):
-        with pytest.raises(NotBuilt, match=message):
-            native_library.built(library(number, secs), timeout)
+        refused(library(number, secs), message, timeout)
     left = os.listdir(tmp_path / "cache" / "native")
     assert [name for name in left if not name.endswith(".lock")] == []
 
 
 def test_without_a_compiler_or_a_folder_it_says_so(library, tmp_path, monkeypatch):
-    def refused(message):
-        with pytest.raises(NotBuilt, match=message):
-            native_library.built(recipe, 60)
-
     recipe = library("7")
     (tmp_path / "file").touch()
     monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    refused("Not a directory")
+    refused(recipe, "Not a directory")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
-    refused("no C.. compiler .CXX=no-such-compiler")
+    refused(recipe, "no C.. compiler .CXX=no-such-compiler")
     monkeypatch.delenv("CXX")
-    refused("no C.. compiler")
+    refused(recipe, "no C.. compiler")
 
 
 def test_which_processors_add_products_of_bytes_in_16_bits():
-    for instructions, saturates in (
-        ("avx2 fma", True),
-        ("avx2 avx512f", True),
-        ("avx2 avx_vnni", False),
-        ("avx2 avx512f avx512_vnni", False),
-        ("asimd i8mm", False),
-        ("", False),  # unknown
-    ):
+    known = {"avx2 fma": True, "avx2 avx512f": True, "avx2 avx_vnni": False}
+    known |= {"avx2 avx512f avx512_vnni": False, "asimd i8mm": False}
+    for instructions, saturates in (*known.items(), ("", False)):
         processor = native_library.Processor("some", 2, tuple(instructions.split()))
         assert native_library.saturates_int8(processor) == saturates, instructions

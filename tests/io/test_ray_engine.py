@@ -44,14 +44,10 @@ def start(function: str, folder: pathlib.Path, number: int, address: str = "") -
 
 @contextlib.contextmanager
 def two_nodes():
-    keeper = subprocess.Popen(
-        [sys.executable, "-m", "tests.ray_nodes"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
-    )
+    command = [sys.executable, "-m", "tests.ray_nodes"]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    keeper = subprocess.Popen(command, cwd=ROOT, text=True, env=environment, **pipes)
     try:
         yield keeper.stdout.readline().strip(), int(keeper.stdout.readline())
     finally:

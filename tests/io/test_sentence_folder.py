@@ -39,9 +39,8 @@ def dense(folder: pathlib.Path, form: str) -> Dense:
 
 def test_what_is_written_is_read_back(tmp_path):
     first = dense(tmp_path / "zip", "zip")
-    settings = EmbeddingSettings(
-        "max", True, 64, "dot", {"query": "query: ", "passage": ""}, "query", (first,), True
-    )
+    prompts = {"query": "query: ", "passage": ""}
+    settings = EmbeddingSettings("max", True, 64, "dot", prompts, "query", (first,), True)
     found = sentence_folder.read_settings(str(write(tmp_path / "m", settings)))
     kernel_IO, bias_O = found.dense[0].weights()
     np.testing.assert_array_equal(kernel_IO, [[1, 4], [2, 5], [3, 6]])
@@ -59,24 +58,25 @@ def test_weights_are_those_of_any_version_of_pytorch(tmp_path):
         np.testing.assert_array_equal(kernel_IO.T, [[1, 2, 3], [4, 5, 6]])
         np.testing.assert_array_equal(bias_O, [7, 8])
     content = (DATA / "dense_legacy.bin").read_bytes()
-    wrong = {"cut": content[:-9], "another": b"no weights", "calls": content.replace(b"_v2", b"_v9")}
-    for name, broken in wrong.items():
-        (tmp_path / "legacy" / "pytorch_model.bin").write_bytes(broken)
-        if name == "calls":  # the name is read, and never called
-            Dense(3, 2, True, "tanh", str(tmp_path / "legacy")).weights()
-            continue
-        with pytest.raises(ConfigError, match="pytorch_model.bin cannot be read"):
-            Dense(3, 2, True, "tanh", str(tmp_path / "legacy")).weights()
+    path = tmp_path / "legacy" / "pytorch_model.bin"
+    found_in = Dense(3, 2, True, "tanh", str(path.parent))
+
+    def read_bytes(content: bytes) -> None:
+        path.write_bytes(content)
+        found_in.weights()
+
+    def read_zip(content: bytes, kind: int) -> None:
+        with zipfile.ZipFile(path, "w", kind) as file:
+            file.writestr("a/data.pkl", content)
+        found_in.weights()
+
+    read_bytes(content.replace(b"_v2", b"_v9"))  # the name is read, and never called
+    said = "pytorch_model.bin cannot be read"
+    assert_refused(read_bytes, [(content[:-9], said), (b"no weights", said)])
     # A name of 2^64 empty tuples, which would be hashed; and a file that may be a bomb.
     nested = b"\x80\x02})" + b"q\x00h\x00\x86" * 64 + b"K\x01s."
-    for told, content, kind in (("not a text", nested, "STORED"), ("compressed", b"\x80\x02}.", "DEFLATED")):
-        with zipfile.ZipFile(
-            tmp_path / "zip" / "pytorch_model.bin", "w", getattr(zipfile, f"ZIP_{kind}")
-        ) as file:
-            file.writestr("a/data.pkl", content)
-        with pytest.raises(ConfigError, match=f"pytorch_model.bin cannot be read .*{told}"):
-            Dense(3, 2, True, "tanh", str(tmp_path / "zip")).weights()
-    shutil.copy(DATA / "dense_zip.bin", tmp_path / "zip" / "pytorch_model.bin")
+    cases = [(nested, zipfile.ZIP_STORED, f"{said} .*not a text")]
+    assert_refused(read_zip, [*cases, (b"\x80\x02}.", zipfile.ZIP_DEFLATED, f"{said} .*compressed")])
     with pytest.raises(ConfigError, match="holds .*says"):
         Dense(3, 4, True, "tanh", str(tmp_path / "zip")).weights()
 
@@ -159,27 +159,25 @@ def test_settings_of_a_cross_encoder_that_there_are_not_here_are_refused_by_name
     written = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(written))
     usual = {"transformer_task": "sequence-classification", "module_output_name": "scores"}
-    path = tmp_path / "sentence_bert_config.json"
-    for more, message in (
-        ({}, None),
+
+    def activation(more: dict) -> str:
+        (tmp_path / "sentence_bert_config.json").write_text(json.dumps({**usual, **more}))
+        return model_folder.cross_encoder_activation(str(tmp_path))
+
+    cases = [
         ({"processing_kwargs": {"text": {"max_length": 8}}}, "processing_kwargs={'text'"),
         ({"processor_kwargs": {"model_max_length": 8}}, "processor_kwargs={'model_max_length'"),
         ({"max_seq_length": 8}, "max_seq_length=8 is not supported, only None .the length is"),
         ({"do_lower_case": True}, "do_lower_case=True is not supported"),
         ({"model_args": {"variant": "fp16"}}, "model_args.*variant='fp16' is not supported"),
-    ):
-        path.write_text(json.dumps({**usual, **more}))
-        if message is None:
-            assert model_folder.cross_encoder_activation(str(tmp_path)) == written["activation_fn"]
-            continue
-        with pytest.raises(ConfigError, match=message):
-            model_folder.cross_encoder_activation(str(tmp_path))
-    path.write_text(json.dumps(usual))
+    ]
+    assert_refused(activation, cases)
+    assert activation({}) == written["activation_fn"]
     own = "sentence_transformers.base.modules."
     kinds = [f"{own}transformer.Transformer", f"{own}dense.Dense"]
     modules = [{"name": str(number), "path": "", "type": kind} for number, kind in enumerate(kinds)]
     (tmp_path / "modules.json").write_text(json.dumps(modules[:1]))
-    assert model_folder.cross_encoder_activation(str(tmp_path)) == written["activation_fn"]
+    assert activation({}) == written["activation_fn"]
     (tmp_path / "modules.json").write_text(json.dumps(modules))  # a Dense may change the scores
     with pytest.raises(ConfigError, match="Dense of a CrossEncoder are not supported, only one Transformer"):
         model_folder.labels_of_config(str(tmp_path))
@@ -187,4 +185,4 @@ def test_settings_of_a_cross_encoder_that_there_are_not_here_are_refused_by_name
     written |= {"default_prompt_name": ["query"], "prompts": {"query": ""}}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(written))
     with pytest.raises(ConfigError, match="default_prompt_name=.* is not supported, only null"):
-        model_folder.cross_encoder_activation(str(tmp_path))
+        activation({})

@@ -1,7 +1,6 @@
 """Ctrl-C, SIGTERM and SIGHUP at any moment: what the process says, how it ends, and what it cleans up.
 Nothing here loads TensorFlow."""
 
-import json
 import os
 import pathlib
 import signal
@@ -12,7 +11,7 @@ import pytest
 import yaml
 
 from tests import programs
-from tests.fixtures import ROOT, TINY
+from tests.fixtures import ROOT
 
 NUMBERS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 NUMBERS += [(signal.SIGHUP, 129, "hung up")]
@@ -68,28 +67,17 @@ def test_under_nohup_the_end_of_the_terminal_is_ignored():
 def _start(tmp_path):
     """Returns a function that starts a command which loads a TensorFlow that says so and takes for ever."""
     (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "tensorflow.py").write_text(
-        "import time\nprint('loading', flush=True)\ntime.sleep(60)\n"
-    )
-    (tmp_path / "bert.json").write_text(json.dumps(TINY))
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text(json.dumps({"task": "squad", "vocab_file": "vocab.txt"}))
-    model = [f"--bert_config_file={tmp_path}/bert.json", f"--model_dir={tmp_path}/new"]
-    lengths = ["--max_seq_length=16", "--max_predictions_per_seq=3"]
-    commands = {
-        "train.py": ["--use_synthetic_data", *model, *lengths],
-        "checkpoints_tools/convert_ckpt.py": ["google2keras", str(tmp_path / "run")],
-    }
+    slow = "import time\nprint('loading', flush=True)\ntime.sleep(60)\n"
+    (tmp_path / "modules" / "tensorflow.py").write_text(slow)
+    sizes = ["--bert_config_file=configs/models/bert_tiny.json", "--max_seq_length=16"]
+    train = ["--use_synthetic_data", *sizes, "--max_predictions_per_seq=3", f"--model_dir={tmp_path}/new"]
+    commands = {"train.py": train, "checkpoints_tools/convert_ckpt.py": ["google2keras", str(tmp_path)]}
 
     def start(script: str, stderr=subprocess.PIPE) -> subprocess.Popen:
-        process = subprocess.Popen(
-            [sys.executable, script, *commands[script]],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": f"{tmp_path / 'modules'}:{ROOT}"},
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
+        command = [sys.executable, script, *commands[script]]
+        pipes = dict(stdout=subprocess.PIPE, stderr=stderr)
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'modules'}:{ROOT}"}
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
         assert process.stdout.readline() == "loading\n"
         return process
 

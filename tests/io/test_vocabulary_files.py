@@ -45,6 +45,14 @@ def write_tokenizer(folder, words=UNCASED, normalizer=NORMALIZER, **changes) -> 
     return str(folder / "tokenizer.json")
 
 
+def kept(source: str, folder: pathlib.Path):
+    """Returns the vocabulary of a run's folder, which has what lies beside the one that it was given."""
+    folder.mkdir(exist_ok=True)
+    for name, content in vocabulary_files.companions(source, None, 512).items():
+        (folder / name).write_bytes(content)
+    return load_for_text(str(folder))
+
+
 def test_a_tokenizer_file_is_read_as_the_vocabulary_that_it_holds(tmp_path):
     text = load_vocabulary(write_vocab(tmp_path / "text"))
     path = write_tokenizer(tmp_path / "json")
@@ -79,9 +87,8 @@ def test_the_normalizer_counts_where_transformers_takes_no_class(tmp_path):
     words = (*UNCASED, *(f"word{number}" for number in range(200)), "X")
     path = write_tokenizer(tmp_path, words, {**NORMALIZER, "lowercase": False}, post_processor=PROCESSOR)
     for config in ({}, {"do_lower_case": True}):
-        (tmp_path / "tokenizer_config.json").write_text(
-            json.dumps({"tokenizer_class": "BertTokenizer", **config})
-        )
+        config = json.dumps({"tokenizer_class": "BertTokenizer", **config})
+        (tmp_path / "tokenizer_config.json").write_text(config)
         for model, lower_case in (("bert", True), ("modernbert", False)):
             (tmp_path / "config.json").write_text(json.dumps({"model_type": model}))
             assert load_for_text(path).do_lower_case == lower_case, (config, model)
@@ -91,14 +98,12 @@ def test_a_class_that_adds_no_special_tokens_is_not_berts(tmp_path):
     """Without a post_processor, which a file that lies alone leaves to others."""
     path = write_tokenizer(tmp_path)
     assert load_for_text(path).tokenizer is None
-    for kind, message in (("BertTokenizer", ""), ("PreTrainedTokenizerFast", "joins two texts as 'a a'")):
-        path = write_tokenizer(tmp_path, (*UNCASED, "a"))
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
-        if message:
-            with pytest.raises(ConfigError, match=message):
-                load_for_text(path)
-        else:
-            assert load_for_text(path).tokenizer is None
+    path, config = write_tokenizer(tmp_path, (*UNCASED, "a")), tmp_path / "tokenizer_config.json"
+    config.write_text('{"tokenizer_class": "BertTokenizer"}')
+    assert load_for_text(path).tokenizer is None
+    config.write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    with pytest.raises(ConfigError, match="joins two texts as 'a a'"):
+        load_for_text(path)
 
 
 def test_accents_are_stripped_where_the_normalizer_does_it(tmp_path):
@@ -216,29 +221,18 @@ def test_an_uncased_vocabulary_that_is_not_lower_cased_is_warned_of(tmp_path, ca
     assert not any(map(vocabulary_files.is_cased, (UNCASED, ("[UNK]", "12", "中"))))
 
 
-def test_what_is_kept_says_what_it_was_made_of(tmp_path):
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    for words, lower_case in ((UNCASED, True), (CASED, False)):
-        path = write_vocab(tmp_path / "v", words)
-        for name, content in vocabulary_files.companions(path, None, 512).items():
-            (kept / name).write_bytes(content)
-        assert load_for_text(str(kept)).do_lower_case == lower_case
-        assert json.loads((kept / "tokenizer_config.json").read_text())["model_max_length"] == 512
-
-
 def test_the_longest_word_is_that_of_the_files_and_kept(tmp_path):
     """As transformers: tokenizer.json has 100 characters; Google's code, which has vocab.txt alone, 200."""
     words = (*UNCASED, "a", "##a")
     path = write_tokenizer(tmp_path / "json", words, model={"max_input_chars_per_word": 100})
-    (tmp_path / "kept").mkdir()
-    for name, content in vocabulary_files.companions(path, None, 512).items():
-        (tmp_path / "kept" / name).write_bytes(content)
     google = write_vocab(tmp_path / "google", words)
-    for given, longest in ((path, 100), (str(tmp_path / "kept"), 100), (google, 200)):
-        vocabulary = load_for_text(given)
+    for vocabulary, longest in (
+        (load_for_text(path), 100),
+        (kept(path, tmp_path / "kept"), 100),
+        (load_for_text(google), 200),
+    ):
         for count, pieces in ((longest, longest), (longest + 1, 1)):
-            assert tokenizer_of(vocabulary).tokenize(["a" * count])[1].tolist() == [pieces], (given, count)
+            assert tokenizer_of(vocabulary).tokenize(["a" * count])[1].tolist() == [pieces], (longest, count)
     assert b"max_input" not in vocabulary_files.companions(google, None, 512)["tokenizer_config.json"]
 
 
@@ -246,32 +240,28 @@ def test_a_tokenizer_that_gives_a_model_no_segments_is_told_from_others(tmp_path
     """As `model_input_names` of transformers; what a class does unasked counts for the model beside it."""
     without, usual = ["input_ids", "attention_mask"], ["input_ids", "token_type_ids", "attention_mask"]
     own_rules = {"tokenize_chinese_chars": False}  # the library's tokenizer
-    for number, (config, model, expected) in enumerate(
-        (
-            ({}, "bert", True),
-            ({"model_input_names": without}, "bert", False),
-            ({"model_input_names": without}, None, False),
-            ({"model_input_names": "input_ids"}, "bert", False),  # a list of its letters to transformers
-            ({"model_input_names": usual, "tokenizer_class": "DistilBertTokenizer"}, "bert", True),
-            ({"tokenizer_class": "DistilBertTokenizerFast"}, "bert", False),
-            ({"tokenizer_class": "DistilBertTokenizer"}, "distilbert", True),
-            ({"tokenizer_class": "DistilBertTokenizer"}, None, True),
-            ({"tokenizer_class": "BertTokenizer"}, "electra", True),
-            ({"model_input_names": without, **own_rules}, "bert", False),
-            ({"model_input_names": usual, **own_rules}, "bert", True),
-        )
-    ):
-        folder, kept = tmp_path / str(number), tmp_path / str(number) / "kept"
+    cases = (
+        ({}, "bert", True),
+        ({"model_input_names": without}, "bert", False),
+        ({"model_input_names": without}, None, False),
+        ({"model_input_names": "input_ids"}, "bert", False),  # a list of its letters to transformers
+        ({"model_input_names": usual, "tokenizer_class": "DistilBertTokenizer"}, "bert", True),
+        ({"tokenizer_class": "DistilBertTokenizerFast"}, "bert", False),
+        ({"tokenizer_class": "DistilBertTokenizer"}, "distilbert", True),
+        ({"tokenizer_class": "DistilBertTokenizer"}, None, True),
+        ({"tokenizer_class": "BertTokenizer"}, "electra", True),
+        ({"model_input_names": without, **own_rules}, "bert", False),
+        ({"model_input_names": usual, **own_rules}, "bert", True),
+    )
+    for number, (config, model, expected) in enumerate(cases):
+        folder = tmp_path / str(number)
         write_vocab(folder, **config)
         if model:
             (folder / "config.json").write_text(json.dumps({"model_type": model}))
         found = load_for_text(str(folder))
         assert found.marks_pairs == expected, config
         assert (found.tokenizer is not None) == (own_rules.items() <= config.items()), config
-        kept.mkdir()
-        for name, content in vocabulary_files.companions(str(folder), None, 512).items():
-            (kept / name).write_bytes(content)
-        assert load_for_text(str(kept)).marks_pairs == expected, config
+        assert kept(str(folder), folder / "kept").marks_pairs == expected, config
 
 
 def test_labels_come_back(tmp_path):
@@ -279,10 +269,6 @@ def test_labels_come_back(tmp_path):
     found = model_folder.read_labels(str(tmp_path))
     assert (found["labels"], found["kind"]) == (("no", "yes"), "one")
     assert (found["problem_type"], found["thresholds"]) == ("single_label_classification", ())
-    keys = model_folder.labels_to_hugging_face(("no", "yes"), None, 2)
-    assert keys == {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
-    of_another_head = model_folder.labels_to_hugging_face(("no", "yes"), None, 3)
-    assert of_another_head["id2label"]["2"] == "LABEL_2"
     keys = model_folder.labels_to_hugging_face(None, "regression", 1)
     found = model_folder.labels_of_hugging_face(keys, "config.json")
     assert found == {"labels": ("LABEL_0",), "problem_type": "regression"}
@@ -294,7 +280,7 @@ def test_labels_come_back(tmp_path):
 
 
 def test_labels_that_contradict_themselves_are_refused(tmp_path):
-    def read(**values):
+    def read(values):
         (tmp_path / "labels.json").write_text(json.dumps(values))
         return model_folder.read_labels(str(tmp_path))
 
@@ -307,15 +293,14 @@ def test_labels_that_contradict_themselves_are_refused(tmp_path):
         (dict(labels=names, kind="several", thresholds=[20, 30]), "expected probabilities from 0 to 1"),
         (dict(labels=names, treshold=[0.2, 0.3]), r"unknown key 'treshold' \(did you mean thresholds\?\)"),
     ]
-    assert_refused(lambda values: read(**values), cases)
-    assert read(**{"0": "cat", "1": "dog"}) == {}
-    (tmp_path / "labels.json").write_text('["cat", "dog"]')
-    assert model_folder.read_labels(str(tmp_path)) == {}
-    for theirs, is_read in ((names, True), (["LABEL_0", "LABEL_1"], True), (["b", "a"], False)):
+    assert_refused(read, cases)
+    assert read({"0": "cat", "1": "dog"}) == read(["cat", "dog"]) == {}
+
+    def read_beside(theirs):
         config = {"model_type": "bert", "id2label": dict(enumerate(theirs))}
         (tmp_path / "config.json").write_text(json.dumps(config))
-        if is_read:
-            assert read(labels=names)["labels"] == ("a", "b")
-            continue
-        with pytest.raises(ConfigError, match="labels.json and config.json next to it .*: a, b and b, a"):
-            read(labels=names)
+        return read(dict(labels=names))["labels"]
+
+    assert read_beside(names) == read_beside(["LABEL_0", "LABEL_1"]) == ("a", "b")
+    with pytest.raises(ConfigError, match="labels.json and config.json next to it .*: a, b and b, a"):
+        read_beside(["b", "a"])

@@ -77,8 +77,8 @@ def wait_until(condition) -> None:
         time.sleep(0.01)
 
 
-def both_are_up(folder: pathlib.Path) -> None:
-    wait_until(lambda: (folder / "up-0").exists() and (folder / "up-1").exists())
+def wait_for_both(folder: pathlib.Path, name: str = "up") -> None:
+    wait_until(lambda: (folder / f"{name}-0").exists() and (folder / f"{name}-1").exists())
 
 
 def test_lines_have_their_rank_in_front(run, capfd):
@@ -101,9 +101,9 @@ def test_processes_know_their_place_and_get_variables(run, capfd, tmp_path):
     assert run('echo "$TF_CONFIG"; echo "$A $PWD"', hosts, 1, environment=variables)[0] == 0
     lines = sorted(line.partition(":")[2] for line in capfd.readouterr().out.splitlines())
     assert lines[:2] == [f"b c {tmp_path}"] * 2
-    told = [json.loads(line) for line in lines[2:]]
-    assert [each["task"]["index"] for each in told] == [0, 1]
-    assert told[0]["cluster"] == told[1]["cluster"] == {"worker": ["localhost:41001", "localhost:42001"]}
+    cluster = {"worker": hosts.split(",")}
+    tasks = [{"type": "worker", "index": index} for index in (0, 1)]
+    assert [json.loads(line) for line in lines[2:]] == [{"cluster": cluster, "task": task} for task in tasks]
 
 
 def test_ends_of_the_run_s_own_pass_through_without_a_restart(run, tmp_path):
@@ -192,7 +192,7 @@ TRAPS = (
 def test_signals_reach_every_process_once(launched, tmp_path, name):
     number = signal.Signals[f"SIG{name}"]
     process = launched(TRAPS, "--max_restarts=3")
-    both_are_up(tmp_path)
+    wait_for_both(tmp_path)
     os.killpg(process.pid, number)  # as a terminal does
     assert process.wait(20) == 128 + number
     for rank in (0, 1):
@@ -211,7 +211,7 @@ def test_a_signal_after_a_loss_ends_the_job_without_a_restart(launched, tmp_path
 
 def test_nothing_is_left_when_the_launcher_is_killed(launched, tmp_path):
     process = launched("sleep 600 & setsid sleep 600 & touch up-$r; wait")
-    both_are_up(tmp_path)
+    wait_for_both(tmp_path)
     assert len(alive(f"MARK={tmp_path}")) >= 9  # launcher, supervisors, shells, sleeps
     process.kill()
     wait_until(lambda: not alive(f"MARK={tmp_path}"))
@@ -219,7 +219,7 @@ def test_nothing_is_left_when_the_launcher_is_killed(launched, tmp_path):
 
 def test_nothing_is_left_when_a_supervisor_is_killed(launched, tmp_path):
     process = launched("echo $PPID > supervisor-$r.new; mv supervisor-$r.new supervisor-$r; sleep 600 & wait")
-    wait_until(lambda: (tmp_path / "supervisor-0").exists() and (tmp_path / "supervisor-1").exists())
+    wait_for_both(tmp_path, "supervisor")
     os.kill(int((tmp_path / "supervisor-1").read_text()), signal.SIGKILL)
     assert process.wait(20) == 4 and "was ended by SIGKILL" in process.stderr.read()
     assert alive(f"MARK={tmp_path}") == []
@@ -232,7 +232,7 @@ def test_when_nobody_reads_the_output_the_job_ends(launched, tmp_path):
     for script, code in ((f"{trap}; while :; do echo line; sleep 0.02; done", 141), ("echo line", 0)):
         process = launched(script)
         if code:
-            both_are_up(tmp_path)
+            wait_for_both(tmp_path)
         process.stdout.close()
         assert process.wait(60) == code
         process.stdout = open(os.devnull)  # noqa: SIM115  # `communicate` wants one
@@ -255,7 +255,7 @@ def test_hosts_elsewhere_get_command_folder_and_variables(run, ssh, capfd, tmp_p
     ]
 
 
-def test_output_that_nobody_takes_loses_no_host(quick, ssh, tmp_path):
+def test_output_that_nobody_takes_loses_no_host(ssh):
     """A pipe that is full holds the launcher up for longer than a host elsewhere bears silence."""
     program = (
         "from official.launching import job; job.SILENCE_SECS, job.ALIVE_SECS = 1.0, 0.2;"

@@ -41,8 +41,12 @@ def copy_weights(source, target):
     return target
 
 
+def named(variables) -> dict[str, tf.Variable]:
+    return {variable.name.split(":")[0]: variable for variable in variables}
+
+
 def weights_of(model) -> dict:
-    return {variable.name.split(":")[0]: variable.numpy() for variable in model.variables}
+    return {name: variable.numpy() for name, variable in named(model.variables).items()}
 
 
 def oracle(model, **settings) -> NumpyBert:
@@ -66,9 +70,8 @@ def packed() -> dict:
     row["sequence_ids"] = filled([np.full(length, 1 + n, np.int32) for n, length in enumerate(LENGTHS)])
     row["input_mask"] = np.minimum(row["sequence_ids"], 1)
     row["cls_positions"] = STARTS[None].astype(np.int32)
-    row["masked_lm_positions"] = (
-        (batch["masked_lm_positions"] + STARTS[:, None]).reshape(1, -1).astype(np.int32)
-    )
+    moved = batch["masked_lm_positions"] + STARTS[:, None]
+    row["masked_lm_positions"] = moved.reshape(1, -1).astype(np.int32)
     return row
 
 

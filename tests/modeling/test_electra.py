@@ -17,6 +17,7 @@ from official.io.errors import ConfigError
 from official.modeling import electra, objectives
 from official.reporting.metrics import read_metrics
 from official.tasks.pretraining import PretrainingTask
+from tests.modeling.models import named
 from tests.run_folders import run, state_of
 
 MODEL = dict(family="electra", embedding_size=8)
@@ -88,9 +89,8 @@ def test_both_models_are_converted_and_begun_with(make_config, tmp_path):
     state = state_of(config.model_dir, 2)
     convert(config.model_dir, "huggingface", str(tmp_path / "theirs"))
     verify = verification.verify
-    verified = convert(str(tmp_path / "theirs"), "electra", str(tmp_path / "tf1"), verify=verify)[
-        "verification"
-    ]
+    done = convert(str(tmp_path / "theirs"), "electra", str(tmp_path / "tf1"), verify=verify)
+    verified = done["verification"]
     assert verified["passed"] and {"generator_masked_lm", "discriminator"} < {*verified["differences"]}
     convert(str(tmp_path / "tf1" / "theirs"), "huggingface", str(tmp_path / "back"))
     found = []
@@ -108,14 +108,14 @@ def test_both_models_are_converted_and_begun_with(make_config, tmp_path):
 
     for path in (tmp_path / "theirs", tmp_path / "tf1" / "theirs", config.model_dir):
         model = PretrainingTask(config).build_model()
-        variables = {variable.name.split(":")[0]: variable for variable in model.variables}
+        variables = named(model.variables)
         report = initialize(variables, str(path), config.model)
         assert not report.fresh and {*report.unneeded} <= {*canonical.POOLER}
         for name in report.read:
             np.testing.assert_array_equal(variables[name], state[name], err_msg=name)
     larger = PretrainingTask(electra_config(make_config, generator_share=0.5)).build_model()
     with pytest.raises(ConfigError, match="does not fit the model. .*generator/bert/encoder/layer_0"):
-        initialize({each.name.split(":")[0]: each for each in larger.variables}, str(tmp_path / "theirs"))
+        initialize(named(larger.variables), str(tmp_path / "theirs"))
     weights[1]["generator_lm_head.bias"] += 1
     save_file(weights[1], folder / "generator/model.safetensors")
     ends = ({"path": str(path), "format": "huggingface"} for path in (tmp_path / "theirs", folder))

@@ -1,22 +1,21 @@
 """The model against its NumPy oracle, its names and sizes, and what must not change its output."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy import stats
 
-from official.config import BertConfig, bert_config_from_dict
+from official.config import BertConfig, bert_config_from_dict, read_json
 from official.modeling import layers, objectives
 from official.modeling.models import BertPretrainer
 from official.modeling.stages import symbolic_model
 from tests import numpy_bert
 from tests.fixtures import ROOT, TINY, slow
-from tests.modeling.models import OPERATIONS, assert_same, features, oracle, outputs_and_gradients, randomised
+from tests.modeling import models
+from tests.modeling.models import features, named, oracle, randomised
 
 
-@OPERATIONS
+@models.OPERATIONS
 @pytest.mark.parametrize("activation,epsilon", [("gelu_tanh", 1e-12), ("gelu_erf", 1e-12), ("gelu_erf", 0.3)])
 def test_forward_pass_agrees_with_numpy(activation, epsilon, kernels):
     sizes, batch = BertConfig(**TINY, hidden_act=activation, layer_norm_eps=epsilon), features()
@@ -48,17 +47,14 @@ def test_encoder_agrees_with_numpy_and_padding_changes_nothing():
 
 def test_variable_names_are_googles():
     variables = BertPretrainer(BertConfig(**TINY)).trainable_variables
-    names = {variable.name.split(":")[0] for variable in variables}
     kernels = [each.numpy().ravel()[:20].tobytes() for each in variables if "kernel" in each.name]
     assert len(set(kernels)) == len(kernels)  # initial weights differ
     googles = (ROOT / "tests/modeling/google_names.txt").read_text(encoding="utf-8").split()
-    assert names == {name.format(layer) for name in googles for layer in range(2)}
+    assert named(variables).keys() == {name.format(layer) for name in googles for layer in range(2)}
 
 
 def test_parameter_count_of_bert_large():
-    sizes = bert_config_from_dict(
-        json.loads((ROOT / "configs/models/bert_large.json").read_text()), "bert_large.json"
-    )
+    sizes = bert_config_from_dict(read_json(str(ROOT / "configs/models/bert_large.json")), "bert_large.json")
     variables = symbolic_model(lambda: BertPretrainer(sizes)).trainable_variables
     assert len(variables) == 398
     assert sum(variable.shape.num_elements() for variable in variables) == 336_226_108
@@ -134,43 +130,34 @@ def test_dropout_is_a_mask_and_a_scale():
 def test_losses_agree_with_numpy():
     model, batch = randomised(BertPretrainer(BertConfig(**TINY))), features()
     masked, _ = model(batch)
-    loss = objectives.cross_entropy(masked, batch["masked_lm_ids"], batch["masked_lm_weights"])
-    expected = numpy_bert.cross_entropy_sum(
-        np.asarray(masked, np.float64), batch["masked_lm_ids"], batch["masked_lm_weights"]
-    )
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    hits = (np.argmax(masked, -1) == batch["masked_lm_ids"]) * batch["masked_lm_weights"]
-    np.testing.assert_allclose(
-        objectives.correct(masked, batch["masked_lm_ids"], batch["masked_lm_weights"]), hits.sum(), rtol=1e-6
-    )
+    told = batch["masked_lm_ids"], batch["masked_lm_weights"]
+    expected = numpy_bert.cross_entropy_sum(np.asarray(masked, np.float64), *told)
+    np.testing.assert_allclose(objectives.cross_entropy(masked, *told), expected, rtol=1e-5)
+    hits = (np.argmax(masked, -1) == told[0]) * told[1]
+    np.testing.assert_allclose(objectives.correct(masked, *told), hits.sum(), rtol=1e-6)
 
 
 def test_gather_gradient_is_that_of_tf_gather():
     table, indices = tf.random.normal([6, 4]), tf.constant([[0, 3, 3], [5, 0, 0]])
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(table)
-        ours, theirs = [
-            tf.reduce_sum(gather(table, indices) ** 3) for gather in (layers.gather_rows, tf.gather)
-        ]
-    np.testing.assert_allclose(
-        tape.gradient(ours, table), tf.convert_to_tensor(tape.gradient(theirs, table)), rtol=1e-6
-    )
+        gathers = layers.gather_rows, tf.gather
+        losses = [tf.reduce_sum(gather(table, indices) ** 3) for gather in gathers]
+    ours, theirs = (tf.convert_to_tensor(tape.gradient(loss, table)) for loss in losses)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 GONE = dict(use_qkv_bias="/attention/self/", use_attention_projection_bias="/attention/output/dense/")
 GONE |= dict(use_cls_layer="/transform/", use_prediction_bias="cls/predictions/output_bias")
 
 
-def names(model) -> set[str]:
-    return {variable.name.split(":")[0] for variable in model.variables}
-
-
 def test_variables_are_absent_and_no_others():
     counts = {"use_qkv_bias": 6, "use_attention_projection_bias": 2, "use_cls_layer": 4}
-    whole = names(BertPretrainer(BertConfig(**TINY)))
+    names = lambda **settings: {*named(BertPretrainer(BertConfig(**TINY, **settings)).variables)}
+    whole = names()
     for key, place in GONE.items():
         gone = {name for name in whole if place in name and (key == "use_cls_layer" or "bias" in name)}
-        assert names(BertPretrainer(BertConfig(**TINY, **{key: False}))) == whole - gone
+        assert names(**{key: False}) == whole - gone
         assert len(gone) == counts.get(key, 1), key
 
 
@@ -185,9 +172,9 @@ def test_an_absent_bias_is_a_bias_of_zeros(keys, kernels):
     own = {variable.name: variable for variable in without.variables}
     for variable in model.variables:
         variable.assign(own.get(variable.name, np.zeros(variable.shape)))
-    found = outputs_and_gradients(without, features())
-    outputs, gradients = outputs_and_gradients(model, features())
-    assert_same(found, (outputs, {name: gradients[name] for name in found[1]}), 1e-5)
+    found = models.outputs_and_gradients(without, features())
+    outputs, gradients = models.outputs_and_gradients(model, features())
+    models.assert_same(found, (outputs, {name: gradients[name] for name in found[1]}), 1e-5)
 
 
 def test_without_the_transform_words_are_told_from_the_encoder_itself():

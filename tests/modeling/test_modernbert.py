@@ -52,9 +52,8 @@ def padded() -> dict:
     for row, ids in enumerate(texts()):
         batch["input_ids"][row, : len(ids)] = ids
         batch["input_mask"][row, : len(ids)] = 1
-    return {
-        name: tf.constant(values) for name, values in {**batch, "segment_ids": batch["input_mask"]}.items()
-    }
+    batch["segment_ids"] = batch["input_mask"]
+    return {name: tf.constant(values) for name, values in batch.items()}
 
 
 def packed() -> dict:
@@ -68,10 +67,9 @@ def packed() -> dict:
     return {name: tf.constant(values) for name, values in batch.items()}
 
 
-def _expected(weights: dict, pooling: str) -> np.ndarray:
-    """Returns the logits of the texts."""
+def class_logits(weights: dict, all_ids: list[np.ndarray], pooling: str) -> np.ndarray:
     oracle = oracle_of(weights)
-    pooled = [x.mean(0) if pooling == "mean" else x[0] for x in map(oracle.encode, texts())]
+    pooled = [x.mean(0) if pooling == "mean" else x[0] for x in map(oracle.encode, all_ids)]
     return oracle.predict(np.stack(pooled)) @ weights["output_weights"].T + weights["output_bias"]
 
 
@@ -91,7 +89,7 @@ def test_rows_of_all_kinds_agree_with_numpy(kernels):
         sizes = config(classifier_pooling=pooling)
         first = models.randomised(SequenceModel(sizes, 3, kernels, narrow=True))
         weights = models.weights_of(first)
-        expected = _expected(weights, pooling)
+        expected = class_logits(weights, texts(), pooling)
         for name, batch, options in own:
             model = models.copy_weights(first, SequenceModel(sizes, 3, kernels, **options))
             found = np.reshape(model(batch), [3, 3])
@@ -178,25 +176,28 @@ def folder_of(path, weights: dict, architecture: str, **changes) -> str:
     return str(path)
 
 
+def there_and_back(folder: str, tmp_path) -> dict:
+    """Converts a folder to this project's format and back, to the same bits. Returns its new config.json."""
+    name = folder.rpartition("/")[2]
+    convert(folder, "native", str(tmp_path / "ours"))
+    convert(str(tmp_path / "ours" / name), "huggingface", str(tmp_path / "back"))
+    back, theirs = (load_file(f"{tmp_path}/{each}/model.safetensors") for each in ("back", name))
+    assert back.keys() == theirs.keys()
+    assert all(back[name].tobytes() == theirs[name].tobytes() for name in theirs)
+    return json.loads((tmp_path / "back" / "config.json").read_text())
+
+
 def test_a_folder_computes_what_it_says_and_comes_back(tmp_path):
     weights = models.weights_of(models.randomised(SequenceModel(config(vocab_size=len(words())), 3)))
     labels = {0: "a", 1: "b", 2: "c"}
     folder = folder_of(tmp_path / "theirs", weights, "ModernBertForSequenceClassification", id2label=labels)
     tokens = np.array([words().index(word) for word in ("[CLS]", "a", "calm", "sea", "[SEP]")])
-    oracle = oracle_of(weights)
-    logits = (
-        oracle.predict(oracle.encode(tokens).mean(0)) @ weights["output_weights"].T + weights["output_bias"]
-    )
+    (logits,) = class_logits(weights, [tokens], "mean")
     expected = np.exp(logits) / np.exp(logits).sum()
     found = inference.load(folder).classify("a calm sea").scores
     np.testing.assert_allclose(list(found.values()), expected, atol=1e-6)
 
-    convert(folder, "native", str(tmp_path / "ours"))
-    convert(str(tmp_path / "ours" / "theirs"), "huggingface", str(tmp_path / "back"))
-    back, theirs = (load_file(f"{tmp_path}/{name}/model.safetensors") for name in ("back", "theirs"))
-    assert back.keys() == theirs.keys()
-    assert all(back[name].tobytes() == theirs[name].tobytes() for name in theirs)
-    written = json.loads((tmp_path / "back" / "config.json").read_text())
+    written = there_and_back(folder, tmp_path)
     assert written["architectures"] == ["ModernBertForSequenceClassification"]
     same = {**CONFIG, "vocab_size": len(words()), "pad_token_id": 0}
     assert {name: written.get(name) for name in same} == same
@@ -210,14 +211,7 @@ def test_answers_and_words_have_heads_of_their_own(tmp_path):
     classifier = {name.replace("cls/squad/", ""): values for name, values in weights.items()}
     folder = folder_of(tmp_path / "qa", classifier, "ModernBertForQuestionAnswering")
     assert inference.load(folder).answer("a sea?", "the sea is calm").text in "the sea is calm"
-    convert(folder, "native", str(tmp_path / "ours"))
-    convert(str(tmp_path / "ours" / "qa"), "huggingface", str(tmp_path / "back"))
-    back, theirs = (load_file(f"{tmp_path}/{name}/model.safetensors") for name in ("back", "qa"))
-    assert {name: values.tobytes() for name, values in back.items()} == {
-        name: values.tobytes() for name, values in theirs.items()
-    }
-    written = json.loads((tmp_path / "back" / "config.json").read_text())
-    assert written["architectures"] == ["ModernBertForQuestionAnswering"]
+    assert there_and_back(folder, tmp_path)["architectures"] == ["ModernBertForQuestionAnswering"]
 
     weights = models.weights_of(models.randomised(MaskedLMModel(sizes)))
     folder = folder_of(tmp_path / "words", weights, "ModernBertForMaskedLM")

@@ -68,13 +68,11 @@ FUNCTIONS["gelu_erf"] = functools.partial(float64_gelu, approximate=False)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("activation", FUNCTIONS)
 def test_bias_and_activation(activation, shape, dtype):
-    check(
-        lambda ops, x, bias: ops.bias_activation(x, bias, activation),
-        lambda x, bias: FUNCTIONS[activation](x + bias),
-        [2 * draw(*shape, dtype=dtype), draw(shape[-1], seed=1, dtype=dtype)],
-        PRECISION[dtype],
-        1.05 if shape == FUSED_TOO and dtype == tf.bfloat16 else None,
-    )
+    call = lambda ops, x, bias: ops.bias_activation(x, bias, activation)
+    exact = lambda x, bias: FUNCTIONS[activation](x + bias)
+    tensors = [2 * draw(*shape, dtype=dtype), draw(shape[-1], seed=1, dtype=dtype)]
+    slack = 1.05 if shape == FUSED_TOO and dtype == tf.bfloat16 else None
+    check(call, exact, tensors, PRECISION[dtype], slack)
 
 
 @pytest.mark.parametrize("activation", FUNCTIONS)
@@ -225,9 +223,8 @@ def test_rotary_attention_is_that_of_plain_operations_in_all_types():
             return plain.join_heads(outputs) * tf.cast(ids > 0, products.dtype)[..., None]
 
         def attend(products, ids=ids, angles=angles, heads=heads, reach=reach):
-            return native.rotary_attention(
-                products, tf.cos(angles), tf.sin(angles), ids, heads, reach, 0.0, None
-            )
+            turns = tf.cos(angles), tf.sin(angles)
+            return native.rotary_attention(products, *turns, ids, heads, reach, 0.0, None)
 
         for dtype in TYPES.values():
             products = draw(2, length, 3 * heads * size, dtype=dtype)

@@ -21,11 +21,8 @@ def test_which_processors_multiply_bfloat16_slowly():
         assert layers.multiplies_bf16_slowly(Processor(name, 2, instructions)) == slow, name
 
 
-def run(widens: bool, monkeypatch, dtype=tf.bfloat16):
-    monkeypatch.setattr(layers, "widens", lambda: widens)
-    generator = np.random.default_rng(0)
-    shapes = ((17, 33), (33, 9), (17, 9))
-    x, kernel, weights = (tf.cast(generator.normal(size=shape), dtype) for shape in shapes)
+def product_and_gradients(x, kernel, weights):
+    """Returns a product and the gradients of its weighted sum, and the operations that compute them."""
 
     @tf.function(autograph=False)
     def compute(x, kernel):
@@ -35,11 +32,22 @@ def run(widens: bool, monkeypatch, dtype=tf.bfloat16):
             loss = tf.reduce_sum(tf.cast(y * weights, tf.float32))
         return [y, *tape.gradient(loss, [x, kernel])]
 
-    graph = compute.get_concrete_function(x, kernel).graph
-    types = {each.outputs[0].dtype for each in graph.get_operations() if each.type == "MatMul"}
-    wide = [np.asarray(tf.cast(each, tf.float64)) for each in (x, kernel, weights)]
+    return compute(x, kernel), compute.get_concrete_function(x, kernel).graph.get_operations()
+
+
+def drawn(dtype, *shapes) -> list[tf.Tensor]:
+    generator = np.random.default_rng(0)
+    return [tf.cast(generator.normal(size=shape), dtype) for shape in shapes]
+
+
+def run(widens: bool, monkeypatch, dtype=tf.bfloat16):
+    monkeypatch.setattr(layers, "widens", lambda: widens)
+    given = drawn(dtype, (17, 33), (33, 9), (17, 9))
+    found, operations = product_and_gradients(*given)
+    types = {each.outputs[0].dtype for each in operations if each.type == "MatMul"}
+    wide = [np.asarray(tf.cast(each, tf.float64)) for each in given]
     exact = [wide[0] @ wide[1], wide[2] @ wide[1].T, wide[0].T @ wide[2]]
-    return compute(x, kernel), exact, types
+    return found, exact, types
 
 
 @pytest.mark.parametrize("widens", [True, False])
@@ -62,22 +70,10 @@ def test_other_types_and_what_is_not_finite_are_left_alone(monkeypatch):
 
 
 def test_products_whose_kernel_is_transposed_first_are_the_same(monkeypatch):
-    generator = np.random.default_rng(0)
-    x, kernel = (tf.cast(generator.normal(size=shape), tf.float32) for shape in ((17, 128), (128, 384)))
-
     def compute(is_wide):
         monkeypatch.setattr(layers, "is_wide", lambda kernel: is_wide)
-
-        @tf.function(autograph=False)
-        def step(x, kernel):
-            with tf.GradientTape() as tape:
-                tape.watch([x, kernel])
-                y = layers.matmul(x, kernel)
-                loss = tf.reduce_sum(tf.sin(y))
-            return [y, *tape.gradient(loss, [x, kernel])]
-
-        kinds = [each.type for each in step.get_concrete_function(x, kernel).graph.get_operations()]
-        return step(x, kernel), kinds.count("Transpose")
+        found, operations = product_and_gradients(*drawn(tf.float32, (17, 128), (128, 384), (17, 384)))
+        return found, [each.type for each in operations].count("Transpose")
 
     (found, transposes), (expected, none) = compute(True), compute(False)
     assert (transposes, none) == (1, 0)

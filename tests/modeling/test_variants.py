@@ -13,6 +13,7 @@ from official.modeling.layers import after
 from official.modeling.models import BertPretrainer, SequenceModel, SpanModel
 from official.planning import graph_cost
 from official.planning.graph import FlatGraph, execution_order, peak_bytes
+from tests import fixtures
 from tests.fixtures import TINY
 from tests.modeling import models
 
@@ -52,12 +53,13 @@ def reference(name: str, batch: str, seed, options: tuple, **sizes):
 
 
 def slow(*cases: dict) -> list:
-    return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
+    return list(map(fixtures.slow, cases))
 
 
 AGAIN = [dict(recompute=again, seed=SEED) for again in ("attention", "block")]
 GROUPBERT = dict(block_type="groupbert")
 OPERATIONS = dict(seed=SEED, shared=True, hidden_act="gelu_erf")
+NARROW = dict(narrow=True, kernels="fused")
 ONE = dict(num_hidden_layers=1)  # where the order of layers is not the matter
 CASES = [
     # Operations.
@@ -76,19 +78,16 @@ CASES = [
     *slow(dict(kernels="fused", seed=SEED, batch="packed", by_sequence=True)),
     # Only the vectors that heads read, in the last block.
     dict(ONE, narrow=True, kernels="fused", name="sequence"),
-    *slow(dict(narrow=True), dict(narrow=True, kernels="fused", **GROUPBERT)),
-    *slow(*(dict(narrow=True, kernels="fused", shared=True, batch="packed", name=name) for name in MODELS)),
+    *slow(dict(narrow=True), dict(NARROW, **GROUPBERT)),
+    *slow(*(dict(NARROW, shared=True, batch="packed", name=name) for name in MODELS)),
     # Spans read padding, which is zero sequence by sequence.
     dict(ONE, narrow=True, kernels="fused", batch="packed", by_sequence=True, sizes=any_rows),
     *slow(
-        *(
-            dict(narrow=True, kernels="fused", batch="packed", by_sequence=True, name=name)
-            for name in ("pretrainer", "sequence")
-        )
+        *(dict(NARROW, batch="packed", by_sequence=True, name=name) for name in ("pretrainer", "sequence"))
     ),
     dict(ONE, narrow=True, batch="predicted first"),
-    dict(narrow=True, kernels="fused", recompute="attention", shared=True),
-    *slow(dict(narrow=True, kernels="fused", recompute="block")),
+    dict(NARROW, recompute="attention", shared=True),
+    *slow(dict(NARROW, recompute="block")),
     *slow(*(dict(GROUPBERT, narrow=True, kernels="fused", batch="packed", name=name) for name in MODELS)),
     # Without padding.
     dict(unpad=True, kernels="fused", narrow=True),
@@ -163,13 +162,7 @@ def test_a_model_is_the_plain_one(case):
 
 @pytest.mark.parametrize(
     "block_type,kernels",
-    [
-        ("bert", "fused"),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in [("bert", "plain"), ("groupbert", "fused")]
-        ),
-    ],
+    [("bert", "fused"), fixtures.slow("bert", "plain"), fixtures.slow("groupbert", "fused")],
 )
 def test_packed_sequences_are_the_separate_ones(block_type, kernels):
     config = BertConfig(**{**TINY, **ONE}, **GROUPS, block_type=block_type)
@@ -256,7 +249,7 @@ def test_less_is_kept(block_type, shared, kernels):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernels", [pytest.param("plain", marks=pytest.mark.slow), "fused"])
+@models.OPERATIONS
 def test_a_step_computes_again_what_was_asked_and_an_evaluation_nothing(kernels):
     def flops(again, seed):
         flat, order, _ = graph_of(seed, recompute=again, kernels=kernels, shared=True)

@@ -86,12 +86,18 @@ CASES = {
 }
 
 
+def built(config, variables=()):
+    """Returns the optimizer of a configuration, with the slots of some variables."""
+    optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
+    optimizer.create_slots(variables)
+    return optimizer
+
+
 def make_optimizer(config, scope: tf.distribute.Strategy, initial: dict[str, np.ndarray]) -> tuple:
     """Returns (optimizer, variables of these names and values, function of gradients that updates them)."""
     with scope.scope():
         variables = [tf.Variable(value, name=name) for name, value in initial.items()]
-        optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
-        optimizer.create_slots(variables)
+        optimizer = built(config, variables)
 
     @tf.function
     def apply(values):
@@ -210,9 +216,7 @@ def test_slots_have_the_names_of_tf1(make_config):
     ):
         config = make_config(optimizer_type=kind)
         variable = tf.Variable(tf.ones([2, 2]), name="bert/pooler/dense/kernel")
-        optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
-        optimizer.create_slots([variable])
-        found = plain_optimizers.slot_variables(optimizer, kind, [variable])
+        found = plain_optimizers.slot_variables(built(config, [variable]), kind, [variable])
         assert list(found) == [f"bert/pooler/dense/kernel/{name}" for name in names]
         assert [each.dtype for each in found.values()] == [dtype, tf.float32][: len(names)]
 
@@ -220,8 +224,7 @@ def test_slots_have_the_names_of_tf1(make_config):
 def test_a_first_moment_beyond_float16_is_cut(make_config):
     config = make_config(optimizer_type="mpadamw", loss_scale=2.0**15)
     variable = tf.Variable([1.0, 1.0], name="weight")
-    optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
-    optimizer.create_slots([variable])
+    optimizer = built(config, [variable])
     tf.function(lambda: optimizer.update([tf.constant([100.0, -100.0])], [variable], tf.constant(1.0)))()
     largest = float(np.finfo(np.float16).max)
     assert optimizer.get_slot(variable, "m").numpy().tolist() == [largest, -largest]
@@ -237,8 +240,7 @@ def test_layers_that_are_alike_are_updated_by_one_function(make_config, kind):
         for name in ("kernel", "bias")
     ]
     variables.append(tf.Variable(tf.ones([5]), name="bert/pooler/dense/bias"))
-    optimizer = optimizers.build_optimizer(config, schedules.from_config(config))
-    optimizer.create_slots(variables)
+    optimizer = built(config, variables)
     apply = tf.function(lambda: optimizer.update(variables, variables, tf.constant(1.0)))
     operations = apply.get_concrete_function().graph.get_operations()
     calls = [each for each in operations if "PartitionedCall" in each.type]

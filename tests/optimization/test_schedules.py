@@ -43,10 +43,6 @@ def numpy_wsd_sqrt(step, warmup):
     return PEAK if step < begin else max(PEAK * (1 - np.sqrt((step - begin) / steps)), FLOOR)
 
 
-def numpy_polynomial(step, warmup, power=2.0):
-    return (PEAK - FLOOR) * (1 - (step - warmup) / (TOTAL - warmup)) ** power + FLOOR
-
-
 DECAYS = {
     "cosine": (numpy_cosine, {}),
     "natural_exponential": (numpy_natural_exponential, dict(decay_rate=0.5, decay_steps=30)),
@@ -92,9 +88,9 @@ def test_the_polynomial_is_exact(make_config, decay_from, warmup, start, end, po
 
 @pytest.mark.parametrize("warmup", [0, 40])
 @pytest.mark.parametrize("power", [1.0, 0.5])
-@pytest.mark.parametrize("name", [*DECAYS, "polynomial"])
+@pytest.mark.parametrize("name", DECAYS)
 def test_decay_after_the_warmup(make_config, name, power, warmup):
-    decay, settings = DECAYS.get(name, (numpy_polynomial, dict(poly_power=2.0, decay_from="warmup_end")))
+    decay, settings = DECAYS[name]
     config = config_of(make_config, lr_schedule=name, warmup_steps=warmup, warmup_power=power, **settings)
     schedule = schedules.from_config(config)
     for step in (0, 1, 20, 38, 39, 40, 41, 69, 70, 71, 120, 169, 170, 171, 183, 184, 185, 198, 199):

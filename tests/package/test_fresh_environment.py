@@ -12,6 +12,7 @@ import pytest
 from tests.fixtures import ROOT
 from tests.programs import call
 
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 IMPORTS = (
     "import official, tensorflow_text, scipy.stats, sklearn.metrics, matplotlib, safetensors, blingfire,"
     " tf2_bert.bert_benchmark"
@@ -24,8 +25,15 @@ STEPS = """
 """.split()
 
 
-def need_index(done: subprocess.CompletedProcess) -> None:
-    """Skips the test where what asks for a package has found no index."""
+def succeed(*command, **settings) -> subprocess.CompletedProcess:
+    done = call(*command, **settings)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done
+
+
+def need_index(*command) -> None:
+    """Runs what asks for a package; skips the test where it finds no index."""
+    done = call(*command)
     if done.returncode:
         pytest.skip(f"no package index: {done.stderr.strip().splitlines()[-1:]}")
 
@@ -37,8 +45,7 @@ def build(pip: tuple, folder: pathlib.Path, *options: str) -> pathlib.Path:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, source)
-    done = call(*pip, "wheel", "--no-deps", *options, "--wheel-dir", folder / "wheels", source)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    succeed(*pip, "wheel", "--no-deps", *options, "--wheel-dir", folder / "wheels", source)
     (wheel,) = (folder / "wheels").glob("*.whl")
     return wheel
 
@@ -49,8 +56,8 @@ def test_a_fresh_environment_works(tmp_path):
     python, empty = tmp_path / "venv" / "bin" / "python", tmp_path / "empty"
     call(sys.executable, "-m", "venv", tmp_path / "venv")
     empty.mkdir()
-    pip = (python, "-m", "pip", "--disable-pip-version-check")
-    need_index(call(*pip, "install", "--upgrade", "setuptools"))
+    pip = (python, *PIP[1:])
+    need_index(*pip, "install", "--upgrade", "setuptools")
     bert = python.with_name("bert")
     for command in (
         (*pip, "install", build(pip, tmp_path)),
@@ -60,45 +67,40 @@ def test_a_fresh_environment_works(tmp_path):
         (bert, "plan", "--config=quickstart"),
         (bert, "train", *STEPS),
     ):
-        done = call(*command, cwd=empty, without=("PYTHONPATH", "BERT_STACK"))
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        done = succeed(*command, cwd=empty, without=("PYTHONPATH", "BERT_STACK"))
     assert "finished: all 2 steps done" in done.stdout and "pkg_resources" not in done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stack", ["tf215", "modern"])
-def test_the_pins_of_a_stack_can_be_installed_together(stack):
-    """Also those of the stack that these tests do not run on."""
-    if stack == "tf215" and sys.version_info >= (3, 12):
+@pytest.fixture(name="stack", params=["tf215", "modern"])
+def fixture_stack(request) -> str:
+    """Returns a stack, also that which these tests do not run on."""
+    if request.param == "tf215" and sys.version_info >= (3, 12):
         pytest.skip("--stack=tf215 needs Python 3.10 or 3.11")
-    script = (ROOT / "scripts" / "setup_env.sh").read_text()
-    extras = "".join(re.findall(r'extras[+]?="(.*?)"', script))
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--dry-run")
-    need_index(call(*pip, "--ignore-installed", "--no-deps", "absl-py"))
-    pins = ("--ignore-installed", "--no-build-isolation", "--constraint", f"constraints/{stack}.txt")
-    done = call(*pip, *pins, f".[{extras}]", BERT_STACK=stack)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return request.param
+
+
+def try_to_install(pip: tuple, stack: str, constraints: str, extras: str, *options) -> None:
+    """Asks pip for the pins of a stack, all of them, whatever is installed."""
+    pins = ("--ignore-installed", "--no-build-isolation", "--constraint", f"constraints/{constraints}.txt")
+    succeed(*pip, "install", "--dry-run", *options, *pins, f".[{extras}]", BERT_STACK=stack)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stack", ["tf215", "modern"])
+def test_the_pins_of_a_stack_can_be_installed_together(stack):
+    script = (ROOT / "scripts" / "setup_env.sh").read_text()
+    need_index(*PIP, "install", "--dry-run", "--ignore-installed", "--no-deps", "absl-py")
+    try_to_install(PIP, stack, stack, "".join(re.findall(r'extras[+]?="(.*?)"', script)))
+
+
+@pytest.mark.slow
 def test_the_pins_of_a_stack_for_gpus_can_be_installed_together(stack, tmp_path):
     """By a new pip, which reads no more of a wheel than its metadata: these are gigabytes."""
-    if stack == "tf215" and sys.version_info >= (3, 12):
-        pytest.skip("--stack=tf215 needs Python 3.10 or 3.11")
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    need_index(call(*pip, "download", "--no-deps", "--dest", str(tmp_path), "pip"))
+    need_index(*PIP, "download", "--no-deps", "--dest", str(tmp_path), "pip")
     (wheel,) = tmp_path.glob("pip-*.whl")
-    report = tmp_path / "report.json"
-    done = call(
-        *(sys.executable, str(wheel / "pip"), "install", "--dry-run", "--use-feature=fast-deps"),
-        *("--ignore-installed", "--no-cache-dir", "--no-build-isolation", "--report", str(report)),
-        *("--constraint", f"constraints/{stack}-gpu.txt", ".[gpu]"),
-        BERT_STACK=stack,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    pip, report = (sys.executable, str(wheel / "pip")), tmp_path / "report.json"
+    own = ("--use-feature=fast-deps", "--no-cache-dir", "--report", str(report))
+    try_to_install(pip, stack, f"{stack}-gpu", "gpu", *own)
     found = {each["metadata"]["name"] for each in json.loads(report.read_text())["install"]}
     pins = (ROOT / "constraints" / f"{stack}-gpu.txt").read_text()
-    assert {name for name in found if name.startswith("nvidia")} == set(
-        re.findall("^nvidia[^=]*", pins, re.M)
-    )
+    pinned = set(re.findall("^nvidia[^=]*", pins, re.M))
+    assert {name for name in found if name.startswith("nvidia")} == pinned

@@ -21,6 +21,7 @@ from official.config import FIELDS
 from official.data.pretraining import examples
 from official.io import signals
 from official.reporting import result
+from tests import programs
 from tests.fixtures import ROOT
 from tests.test_architecture import ALLOWED, GROUND
 from tf2_bert import bert_benchmark
@@ -125,12 +126,6 @@ def check_program(program: str, arguments: list[str]) -> None:
         assert name in text, f"{program} has no {name}"
 
 
-def check_line(monkeypatch, line: str) -> None:
-    for part in line.split(" && "):
-        inside = _IN_CONTAINER.fullmatch(part)
-        check_one(monkeypatch, inside[1] if inside else part)
-
-
 def check_one(monkeypatch, line: str) -> None:
     words = shlex.split(line.split("|")[-1])
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
@@ -168,7 +163,9 @@ def test_commands_are_known_with_their_flags(page, elsewhere, monkeypatch):
     done = subprocess.run(["bash", "-n"], input="\n".join(found), capture_output=True, text=True, check=False)
     assert not done.stderr
     for line in [line for block in found for line in command_lines(block)]:
-        check_line(monkeypatch, line)
+        for part in line.split(" && "):
+            inside = _IN_CONTAINER.fullmatch(part)
+            check_one(monkeypatch, inside[1] if inside else part)
 
 
 def parser_flags(command) -> set[str]:
@@ -207,7 +204,7 @@ def test_flags_in_a_sentence_are_known():
         assert not unknown, f"{page.name}: {unknown}"
 
 
-def test_sourcesin_python_are_python():
+def test_blocks_of_python_are_python():
     trees = [ast.parse(block) for page in PAGES for block in blocks(page, "python")]
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.ImportFrom):
@@ -275,13 +272,12 @@ def test_files_that_are_named_are_there():
     named = re.compile(rf"(?<![\w/.])(?:{folders})/[\w./*-]*")
     paths = {path for page in PAGES for code in inline_code(page) for path in named.findall(code)}
     real = {path for path in paths if not re.search("[A-Z]{2}|X", path)}  # not configs/X.flags
-    assert {path for path in real if not list(ROOT.glob(path.rstrip("/")))} == set()
+    assert [path for path in real if not list(ROOT.glob(path.rstrip("/")))] == []
 
 
 def test_the_page_of_results_is_made_from_them():
     """Every file of results/ has a title there."""
-    command = [sys.executable, "scripts/measured_page.py", "--check"]
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    assert programs.run("scripts/measured_page.py", "--check").returncode == 0
 
 
 def test_every_key_of_a_result_is_explained():

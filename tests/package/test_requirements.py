@@ -7,14 +7,13 @@ import sys
 
 import pytest
 import setuptools
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 
 from tests.fixtures import ROOT
 from tests.test_architecture import imported_modules
 
 OWN = {"official", "tf2_bert", "checkpoints_tools", "train"}
-
-
 STACKS = {"tf215": ("3.10", "3.11"), "modern": ("3.12", "3.13")}  # and the Pythons that take it by themselves
 
 
@@ -31,11 +30,6 @@ def settings_of(monkeypatch):
         return found
 
     return settings
-
-
-@pytest.fixture
-def settings(settings_of) -> dict:
-    return settings_of()
 
 
 def pinned(stack: str) -> dict[str, str]:
@@ -67,8 +61,8 @@ def python_files(folders: list[str]) -> list:
     return [ROOT / "train.py", *(path for path in found if "peer_programs" not in path.parts)]
 
 
-def test_all_that_is_imported_is_asked_for(settings):
-    asked, providers = requirements(settings), importlib.metadata.packages_distributions()
+def test_all_that_is_imported_is_asked_for(settings_of):
+    asked, providers = requirements(settings_of()), importlib.metadata.packages_distributions()
     scripts = {path.stem for folder in ("scripts", "checkpoints_tools") for path in (ROOT / folder).iterdir()}
     missing = set()
     # typing_extensions is of type checkers, which bring it; nothing imports it when it runs.
@@ -80,8 +74,8 @@ def test_all_that_is_imported_is_asked_for(settings):
     assert not missing
 
 
-def test_what_is_installed_needs_nothing_else_of_the_repository(settings):
-    assert {package.split(".")[0] for package in settings["packages"]} == {"official", "tf2_bert"}
+def test_what_is_installed_needs_nothing_else_of_the_repository(settings_of):
+    assert {package.split(".")[0] for package in settings_of()["packages"]} == {"official", "tf2_bert"}
     for path in python_files(["official", "tf2_bert"])[1:]:
         others = {"scripts", "installed", "checkpoints_tools", "train"}
         assert not {name.split(".")[0] for name in imported_modules(path)} & others, path
@@ -99,10 +93,8 @@ def test_the_libraries_of_gpus_are_those_that_tensorflow_asks_for():
     """All of them and nothing else, over the other versions of the stack."""
     asked = map(Requirement, importlib.metadata.requires("tensorflow"))
     libraries = {each.name: each.specifier for each in asked if 'extra == "and-cuda"' in str(each.marker)}
-    stack = (
-        "modern" if importlib.metadata.version("tensorflow") == pinned("modern")["tensorflow"] else "tf215"
-    )
-    versions = pinned(f"{stack}-gpu")
+    is_modern = importlib.metadata.version("tensorflow") == pinned("modern")["tensorflow"]
+    versions = pinned("modern-gpu" if is_modern else "tf215-gpu")
     assert versions.keys() == libraries.keys() and len(libraries) > 10
     wrong = [name for name, allowed in libraries.items() if not allowed.contains(versions[name])]
     assert not wrong
@@ -112,15 +104,13 @@ def test_the_libraries_of_gpus_are_those_that_tensorflow_asks_for():
 
 
 def test_python_chooses_the_stack(settings_of):
-    markers = [Requirement(text) for text in settings_of()["install_requires"]]
+    parts = [text.partition(";") for text in settings_of()["install_requires"]]
     for stack, pythons in STACKS.items():
+        expected = [Requirement(text) for text in settings_of(stack)["install_requires"]]
         for python in pythons:
-            chosen = [
-                Requirement(text.split(";")[0])
-                for text, each in zip(settings_of()["install_requires"], markers)
-                if each.marker is None or each.marker.evaluate({"python_version": python})
-            ]
-            assert chosen == [Requirement(text) for text in settings_of(stack)["install_requires"]]
+            place = {"python_version": python}
+            chosen = [text for text, _, marker in parts if not marker or Marker(marker).evaluate(place)]
+            assert list(map(Requirement, chosen)) == expected
 
 
 def test_a_stack_that_there_is_not(settings_of):

@@ -9,15 +9,14 @@ from official.planning import graph_cost
 from tests.shared_steps import FREE
 from tests.training.conftest import make_config  # noqa: F401
 
-OF_PLANS = (
-    "plan plan_device plan_tflops plan_gbps plan_hosts plan_file plan_picture measure async_checkpoints"
-)
+OF_PLANS = "plan plan_device plan_tflops plan_gbps plan_hosts plan_file plan_picture".split()
+OF_PLANS += "measure async_checkpoints".split()
 PRICED: dict[str, graph_cost.Cost] = {}
 
 
 @pytest.fixture(autouse=True)
 def _shared_costs(monkeypatch):
-    step_cost, free = graph_cost.step_cost, FREE.union(OF_PLANS.split())
+    step_cost, free = graph_cost.step_cost, FREE.union(OF_PLANS)
 
     def priced(config, task, *batches):
         settings = {name: config[name] for name in config_lib.FIELDS if name not in free}

@@ -7,25 +7,22 @@ from official.planning import plan as plan_lib
 from official.planning.graph_cost import stage_costs
 from official.tasks import TASKS
 
-
-@pytest.fixture(scope="module")
-def made():
-    return {}
+MADE: dict[tuple, tuple] = {}  # by settings: the tests share them
 
 
 @pytest.fixture
-def planned(make_config, made):
+def planned(make_config):
     """Returns a function that returns (configuration, plan) of a pipeline on logical CPUs."""
 
     def plan(stages, **settings):
         key = (stages, *sorted(settings.items()))
-        if key not in made:
+        if key not in MADE:
             shared = dict(distribution_strategy="pipeline", num_virtual_devices=8, use_synthetic_data=True)
             shared |= dict(num_accumulation_steps=4, train_batch_size=32, pipeline_stages=stages)
             shared |= dict(plan=True, measure=True, plan_gbps=1e-3, plan_hosts="1,2")
             config = make_config({"num_hidden_layers": 2}, **shared, **settings)
-            made[key] = config, plan_lib.make_plan(config, TASKS[config.task], lambda *_: [2.0])
-        return made[key]
+            MADE[key] = config, plan_lib.make_plan(config, TASKS[config.task], lambda *_: [2.0])
+        return MADE[key]
 
     return plan
 
@@ -37,6 +34,8 @@ def test_each_device_holds_its_stages(planned):
     config, plan = planned(FOUR)
     pipeline = plan["pipeline"]
     assert plan["num_replicas"] == 2 and pipeline["devices"] == (0, 1, 2, 3)
+    assert pipeline["schedule"] == "1f1b" and list(pipeline["bubbles"]) == ["1f1b", "gpipe"]
+    assert 0 < pipeline["bubble"] == pipeline["bubbles"]["1f1b"] < 1
     held = pipeline["bytes_per_device"]
     model = symbolic_model(TASKS["pretrain"](config).build_model)
     of = {each.name: 4 * sum(own.shape.num_elements() for own in each.variables) for each in model.stages()}
@@ -65,11 +64,7 @@ def test_activations_count_the_micro_batches_in_flight(planned):
 
 
 @pytest.mark.slow
-def test_bubbles_are_of_every_schedule_that_the_stages_allow(planned):
-    _, plan = planned(FOUR)
-    pipeline = plan["pipeline"]
-    assert pipeline["schedule"] == "1f1b" and list(pipeline["bubbles"]) == ["1f1b", "gpipe"]
-    assert 0 < pipeline["bubble"] == pipeline["bubbles"]["1f1b"] < 1
+def test_stages_that_share_devices_have_the_schedules_that_they_allow(planned):
     _, shared = planned("4", device_mapping="0,1,0,1")
     assert shared["num_replicas"] == 4 and list(shared["pipeline"]["bubbles"]) == ["1f1b", "gpipe"]
 

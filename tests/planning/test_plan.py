@@ -18,17 +18,10 @@ from official.planning.graph import FlatGraph, execution_order, peak_bytes
 from official.tasks import TASKS
 from official.training import step_benchmark
 from tests import programs
+from tests.config.test_configs import FLAGFILES, _in_repository_root, name_of  # noqa: F401
 from tests.fixtures import ROOT, TINY, slow
 from tests.refusals import assert_refused
 from tests.training.test_training import make_loop, replicas
-
-FLAGFILES = sorted((ROOT / "configs").glob("**/*.flags"))
-
-
-@pytest.fixture(autouse=True)
-def _in_repository_root(monkeypatch):
-    """Flagfiles name files relative to the repository's root."""
-    monkeypatch.chdir(ROOT)
 
 
 def plan_of(config) -> dict:
@@ -39,11 +32,10 @@ def planned(*arguments) -> dict:
     return plan_of(flags.parse([*arguments, "--plan"]))
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path if path.stem == "quickstart" else slow(path) for path in FLAGFILES],
-    ids=lambda path: str(path.relative_to(ROOT / "configs").with_suffix("")),
-)
+SLOW_BUT_ONE = [path if path.stem == "quickstart" else slow(path) for path in FLAGFILES]
+
+
+@pytest.mark.parametrize("path", SLOW_BUT_ONE, ids=name_of)
 def test_every_flagfile_plans(path, tmp_path):
     # Those of the data, which are not here.
     steps = [] if "--num_steps_per_epoch" in path.read_text() else ["--num_steps_per_epoch=100"]
@@ -60,9 +52,8 @@ def test_every_flagfile_plans(path, tmp_path):
 def test_published_flops():
     """The published count has all vectors of the last block; half a thousandth of leeway is for its way of
     gathering the masked tokens."""
-    shared = (
-        "--bert_config_file=configs/models/bert_base.json --model_dir=m --use_synthetic_data --num_gpus=0"
-    )
+    shared = "--bert_config_file=configs/models/bert_base.json --model_dir=m"
+    shared += " --use_synthetic_data --num_gpus=0"
     for length, predictions, batch, gigaflops in ((128, 20, 8, 559.5), (512, 76, 2, 601.9)):
         sizes = [f"--max_seq_length={length}", f"--max_predictions_per_seq={predictions}"]
         sizes += [f"--train_batch_size={batch}"]
@@ -175,10 +166,6 @@ def compile_together(x):
     return compiled(tf.sin(x))
 
 
-def wrap_together(x):
-    return tf.cos(tf.identity_n([tf.reduce_sum(x), tf.cos(x)])[1])
-
-
 def of_nothing_else(x):
     tf.sin(tf.concat([x] * 5, 0))  # what is not needed does not live
     return tf.cos(x)
@@ -188,7 +175,8 @@ def test_peak_of_small_graphs():
     for build, floats in (
         (hold_until_the_end, 3000),  # the argument, the sine and the cosine
         (compile_together, 2000),  # the argument and the result: what is between is in no memory
-        (wrap_together, 2000),  # the first cosine lives on under another name
+        # The first cosine lives on under another name.
+        (lambda x: tf.cos(tf.identity_n([tf.reduce_sum(x), tf.cos(x)])[1]), 2000),
         (tf.sin, 1000),
         (lambda x: tf.tanh(tf.sin(x)), 1000),
         (lambda x: tf.cos(tf.sin(x)), 2000),
@@ -209,15 +197,6 @@ def test_products_in_functions_and_loops_count():
         return loop(tf.reshape(x, [20, 50]), product, (20, 20))
 
     assert flat_graph(build)[0].flops() == 3 * 2 * 20 * 20 * 50
-
-
-@pytest.mark.slow
-def test_bf16_needs_less_memory_and_the_precision_is_put_back(make_config):
-    model = dict(hidden_size=64, intermediate_size=256)
-    settings = dict(train_batch_size=64, optimizer_type="adamw")
-    full, half = (plan_of(make_config(model, dtype=each, **settings))["bytes"] for each in ("fp32", "bf16"))
-    assert half["activations"] < full["activations"] and half["parameters"] == full["parameters"]
-    assert tf.keras.mixed_precision.global_policy().name == "float32"
 
 
 def test_expected_time_and_steps_and_rates_at_the_corners(make_config):
@@ -302,10 +281,8 @@ def test_a_run_without_training_is_planned_by_its_batches(make_config):
 
 
 def test_steps_that_only_the_data_say(make_config):
-    plan, known = (
-        plan_of(make_config(POSITIONS, num_steps_per_epoch=steps, do_eval=True, plan_tflops=1.0, **SQUAD))
-        for steps in (None, 100)
-    )
+    settings = dict(do_eval=True, plan_tflops=1.0, **SQUAD)
+    plan, known = (plan_of(make_config(POSITIONS, num_steps_per_epoch=n, **settings)) for n in (None, 100))
     assert (plan["train_steps"], known["train_steps"]) == (None, 100)
     for name in ("parameters", "flops_per_step", "bytes", "global_batch_size"):
         assert plan[name] == known[name]
@@ -320,9 +297,6 @@ def test_a_run_that_is_laid_out_for_several_is_planned_as_it_is_dealt_out(make_c
     assert several == alone and several["micro_batch_size"] == 12
 
 
-WORKERS = dict(distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1", task_index=0)
-
-
 def test_what_cannot_be_planned(make_config):
     cases = [
         (dict(distribution_strategy="tpu", tpu="somewhere", train_batch_size=12), "Nearest valid: 8 or 16"),
@@ -332,7 +306,6 @@ def test_what_cannot_be_planned(make_config):
     config = make_config(plan=True, plan_file="/dev/null/plan.json")
     with pytest.raises(ConfigError, match="--plan_file=/dev/null/plan.json: Not a directory"):
         plan_lib.run(config, TASKS[config.task])
-    assert make_config(machine_file=None, plan_all_reduce=None)  # of an earlier version's config.json
 
 
 def test_a_checkpoint_that_is_written_beside_the_training_is_a_copy(make_config, monkeypatch):
@@ -351,7 +324,7 @@ def test_files_of_each_host(make_config):
         config = make_config(**{**shared, **settings})
         return plan_lib.planned_files(config, plan_lib.planned_batches(config)[1])
 
-    hosts = dict(WORKERS, worker_hosts="a:1,b:1,c:1,d:1")
+    hosts = dict(distribution_strategy="multi_worker_mirrored", worker_hosts="a:1,b:1,c:1,d:1", task_index=0)
     files = "part@64.tfrecord"
     assert read(files, **hosts) == {"files": 64, "streams": 32, "hosts": 4, "files_per_host": 16}
     asked = read(files, data_streams=64, **hosts)
@@ -415,7 +388,7 @@ def test_the_smallest_change_that_fits(make_config):
 
 
 def test_the_page_says_whether_it_fits(make_config, tmp_path):
-    plan = plan_lib.make_plan(make_config(), TASKS["pretrain"])
+    plan = plan_of(make_config())
     assert plan["fits"] is None and plan["bytes_per_device"] == [plan["total_bytes"]]
     text = plan_lib.describe(plan)
     assert " fit" not in text and plan["pipeline"] is None and "Pipeline" not in text
@@ -433,41 +406,35 @@ def test_the_page_says_whether_it_fits(make_config, tmp_path):
     again = flags.parse([f"--config={path}", "--plan"])  # its settings are those of the run
     assert again.max_seq_length == less.max_seq_length and again.model == less.model
     # An evaluation has nothing to compute again.
-    config = make_config(plan=True, plan_device="1000", do_train=False, do_eval=True)
-    plan = plan_lib.make_plan(config, TASKS["pretrain"])
+    plan = plan_of(make_config(plan=True, plan_device="1000", do_train=False, do_eval=True))
     assert plan["fits"] is False and plan["fits_with"] is None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["v100", "v100_logs", "tpu_v3_32", "tpu_v3_32_logs"])
-def test_the_mlperf_recipes_fit_their_devices(name, monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_the_mlperf_recipes_fit_their_devices(name):
     device = "v100-16gb" if "v100" in name else "tpu-v3-core"
-    words = [f"--flagfile=configs/mlperf_{name}.flags", "--plan", f"--plan_device={device}"]
-    config = flags.parse(words)
-    plan = plan_lib.make_plan(config, TASKS[config.task])
+    words = [f"--flagfile=configs/mlperf_{name}.flags", f"--plan_device={device}"]
+    plan = planned(*words)
     assert plan["fits"] and plan["fits_with"] is None
-    if config.recompute != "none":  # no more than it needs
-        less = flags.parse([*words, "--recompute=none"])
-        plan = plan_lib.make_plan(less, TASKS[less.task])
-        assert not plan["fits"] and plan["fits_with"] == f"--recompute={config.recompute}"
+    if plan["recompute"] != "none":  # no more than it needs
+        less = planned(*words, "--recompute=none")
+        assert not less["fits"] and less["fits_with"] == f"--recompute={plan['recompute']}"
 
 
 def test_ipus_are_told_no_change_that_they_do_not_take(make_config):
     pipeline = dict(distribution_strategy="ipu", pipeline_stages="emb / hid*2 / mlm+nsp", loss_scale="1")
     batch = dict(train_batch_size=36, num_accumulation_steps=6, max_predictions_per_seq=2)
     config = make_config({"num_hidden_layers": 2}, **pipeline, **batch, plan=True, plan_device="1000")
-    asked = []
 
     def bytes_with(changed):
-        asked.append((changed.recompute, changed.num_accumulation_steps))
+        assert changed.recompute != "attention"
         if changed.num_accumulation_steps % 6:
             raise ConfigError("a grouped pipeline takes multiples of 6")
         return [500 if changed.num_accumulation_steps == 36 else 2000]
 
     found = plan_lib.capacity(config, 36, [2000], bytes_with)
     assert found["fits_with"] == "--recompute=block --num_accumulation_steps=36"
-    assert "attention" not in [recompute for recompute, _ in asked]
 
 
 def test_the_hours_of_a_run_are_those_of_its_steps(make_config):
@@ -553,7 +520,11 @@ def test_copies_and_narrow_gradients_of_a_plan_are_those_of_the_run(make_config)
     ):
         plan = plan_of(make_config(num_gpus=0, **settings))
         assert plan["total_bytes"] == sum(plan["bytes"].values())
+        assert tf.keras.mixed_precision.global_policy().name == "float32"  # put back
         sizes[name] = plan["bytes"]
+    for name in ("bf16", "tensorflow", "fp16"):
+        assert sizes[name]["activations"] < sizes["fp32"]["activations"]
+        assert sizes[name]["parameters"] == sizes["fp32"]["parameters"]
     loop = make_loop(make_config(num_gpus=0, dtype="bf16"))
     copies = loop.state.optimizer.make_copies([], tf.bfloat16)
     copied = sum(each.numpy().nbytes for each in copies.values())

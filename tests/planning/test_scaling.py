@@ -18,8 +18,8 @@ WORK = Work(row_secs=0.01, fill=0.0, gradient_bytes=1e9, small_sums=1)
 HOSTS = dict(plan=True, plan_tflops=1e-3, plan_gbps=1e-3, plan_hosts="1..8", num_steps_per_epoch=20)
 
 
-def network(replicas=4, rate=1e9, latency=1e-5):
-    return Network(replicas, rate, latency)
+def network(replicas=4):
+    return Network(replicas, 1e9, 1e-5)
 
 
 def play_ring(replicas, num_bytes, bytes_per_sec, latency):
@@ -47,8 +47,8 @@ def test_a_ring_is_as_long_as_one_that_is_played_through():
         assert ring_secs(network(8), hosts, 1e9) >= 2 * (hosts - 1) / hosts * 1e9 / 1e9
 
 
-def step(hosts=4, accumulation=2, rows=8, **work):
-    return scaling.step_time(WORK._replace(**work), network(), hosts, Batch(accumulation, rows))
+def step(accumulation=2, **work):
+    return scaling.step_time(WORK._replace(**work), network(), 4, Batch(accumulation, 8))
 
 
 def test_a_step_is_the_sum_of_its_parts():
@@ -166,17 +166,12 @@ def test_what_replicas_of_a_host_send_is_a_part_of_the_measured_step(make_config
         measured(config, 1e-6)
 
 
-def work_of(config) -> Work:
-    return scaling.work_of(config, plan_of(config), network())
-
-
-def test_gradients_in_packs_and_packed_rows_are_more_messages(make_config):
-    config = make_config(**HOSTS, explicit_allreduce=True, allreduce_bytes_per_pack=1000, clip_scope="global")
-    work = work_of(config)
-    assert work.packs == -(-work.gradient_bytes // 1000) > 10
-    assert work.small_sums == (config.loss_normalization == "global") + 1
-    plain = make_config(**HOSTS)
-    assert work_of(plain).packs == 1
+def test_gradients_in_packs_are_more_messages(make_config):
+    packs = dict(explicit_allreduce=True, allreduce_bytes_per_pack=1000, clip_scope="global")
+    configs = make_config(**HOSTS, **packs), make_config(**HOSTS)
+    work, plain = (scaling.work_of(config, plan_of(config), network()) for config in configs)
+    assert work.packs == -(-work.gradient_bytes // 1000) > 10 and plain.packs == 1
+    assert work.small_sums == (configs[0].loss_normalization == "global") + 1
 
 
 def test_extremes_are_numbers(make_config):

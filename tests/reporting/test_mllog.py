@@ -10,7 +10,6 @@ import shutil
 import mlperf_logging
 import pytest
 
-from official.data.records import encoding
 from official.io.errors import ConfigError
 from official.reporting import mllog
 from official.reporting.callback import Start
@@ -19,11 +18,11 @@ from official.training import feeding
 from official.training.metrics_window import NonFiniteError
 from official.training.strategy_loop import Loop
 from tests import programs
-from tests.fixtures import FSYNC, slow, write_records
-from tests.records import short_examples
+from tests.fixtures import FSYNC, slow
 from tests.refusals import assert_refused
 from tests.run_folders import run
 from tests.shared_steps import fixture_step_pool, shared_steps  # noqa: F401  # the runs here share their steps
+from tests.training.conftest import short_files  # noqa: F401
 
 RULESETS = ["0.7.0", "1.0.0", "2.0.0", "2.1.0", "3.0.0", "4.0.0", "5.0.0"]
 # Rulesets between 1.0.0 and 5.0.0 know the names of BERT-large's 398 tensors, not their sizes.
@@ -81,13 +80,8 @@ def run_config(make_config, record_files):
     return make
 
 
-@pytest.mark.parametrize(
-    "model,rulesets",
-    [(None, ["1.0.0", "5.0.0"]), pytest.param(LARGE_NAMES, RULESETS, marks=pytest.mark.slow)],
-)
-def test_the_checker_misses_nothing_but_the_accuracy(
-    run_config, monkeypatch, checker, model, rulesets, capsys
-):
+@pytest.mark.parametrize("model,rulesets", [(None, ["1.0.0", "5.0.0"]), slow(LARGE_NAMES, RULESETS)])
+def test_the_checker_misses_only_the_accuracy(run_config, monkeypatch, checker, model, rulesets, capsys):
     """Of a run that is interrupted, and of the same log once the run has gone on and stopped. Blocks of both
     processes, end to end, make up the whole; what was done twice after a kill stands there once. Values are
     true and counted in sequences."""
@@ -139,22 +133,13 @@ def test_the_checker_misses_nothing_but_the_accuracy(
     assert capsys.readouterr().out == ""  # stdout is for people
 
 
-@pytest.fixture
-def short_records(tmp_path):
-    """Returns the glob of records of 5 to 10 tokens, of which up to three fit into a row of 16."""
-    for number in range(2):
-        encoded = encoding.encode(short_examples(30, seed=number), "plain")
-        write_records(tmp_path / f"short-{number}", encoded)
-    return str(tmp_path / "short-*")
-
-
 PACKED = dict(pack_on_the_fly=True, max_sequences_per_pack=3, average_sequences_per_pack=2)
 
 
 @pytest.mark.slow
-def test_a_packed_run_is_counted_in_sequences(run_config, short_records, monkeypatch, checker):
+def test_a_packed_run_is_counted_in_sequences(run_config, short_files, monkeypatch, checker):  # noqa: F811
     """The log's batch is what is expected, its blocks and evaluations are what was trained on."""
-    config = run_config(input_files=short_records, stop_threshold=0.99, **PACKED)
+    config = run_config(input_files=short_files, stop_threshold=0.99, **PACKED)
     stop_after(monkeypatch, 15)
     assert run(config).status == "interrupted"
     result, events = run(config), events_of(config)
@@ -206,9 +191,8 @@ def test_a_block_that_a_kill_cut_off_goes_on(run_config, monkeypatch):
 
 def test_a_remote_log_is_there_before_the_end(run_config):
     config = run_config(mllog_file="ram://mllog_test/log.txt")
-    log = mllog.MLPerfLog(
-        config.mllog_file, mllog.run_settings(config, "cpu-1", 8, 2), 0, goes_on=False, evaluated=False
-    )
+    settings = mllog.run_settings(config, "cpu-1", 8, 2)
+    log = mllog.MLPerfLog(config.mllog_file, settings, 0, goes_on=False, evaluated=False)
     log.on_start(Start(0, 0, 20, ("a",), process_started=1.0, caches_dropped=False))
     log.on_checkpoint(0)
     assert keys(mllog.read_events(config.mllog_file))[-1] == "run_start"

@@ -44,10 +44,8 @@ def started(node, start, duration):
     return "ExecutorState::ProcessAsync::Start", start, duration, notes
 
 
-FROM_PYTHON = (
-    "python",
-    [("EagerExecute", 0, 9, dict(eager_op="train_loop_1")), ("FunctionRun", 1, 1, dict(id=ROOT))],
-)
+STARTS = [("EagerExecute", 0, 9, dict(eager_op="train_loop_1")), ("FunctionRun", 1, 1, dict(id=ROOT))]
+FROM_PYTHON = ("python", STARTS)
 
 
 @pytest.fixture

@@ -231,25 +231,19 @@ def test_a_browser_needs_no_sideways_scrolling(full, tmp_path, width):
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
         pytest.skip("no chromium on this machine")
-    measure = (
-        "<script>parent.document.body.dataset.width = "
-        "'width ' + document.documentElement.scrollWidth + ' of ' + innerWidth;</script>"
-    )
-    (tmp_path / "page.html").write_text(
-        full[0].replace("<details>", "<details open>").replace("</body>", measure + "</body>")
-    )
-    (tmp_path / "frame.html").write_text(
-        "<body style='margin:0'>"
-        f"<iframe src='page.html' style='border:0;width:{width}px;height:900px'></iframe></body>"
-    )
+    told = "'width ' + document.documentElement.scrollWidth + ' of ' + innerWidth"
+    measure = f"<script>parent.document.body.dataset.width = {told};</script></body>"
+    page = full[0].replace("<details>", "<details open>").replace("</body>", measure)
+    (tmp_path / "page.html").write_text(page)
+    frame = f"<iframe src='page.html' style='border:0;width:{width}px;height:900px'></iframe>"
+    (tmp_path / "frame.html").write_text(f"<body style='margin:0'>{frame}</body>")
     flags = (
         "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
         " disable-component-update allow-file-access-from-files virtual-time-budget=2000 dump-dom"
     ).split()
     flags = [f"--user-data-dir={tmp_path / 'profile'}", *(f"--{flag}" for flag in flags)]
-    done = programs.call(
-        chromium, *flags, (tmp_path / "frame.html").as_uri(), timeout=120, HOME=str(tmp_path)
-    )
+    address = (tmp_path / "frame.html").as_uri()
+    done = programs.call(chromium, *flags, address, timeout=120, HOME=str(tmp_path))
     found = re.search(r'data-width="width (\d+) of (\d+)"', done.stdout)
     assert found, json.dumps([done.returncode, done.stdout[-300:], done.stderr[-300:]])
     assert int(found[2]) == width and int(found[1]) <= width

@@ -368,15 +368,12 @@ def fake_variables(layers):
     return variables + [variable("cls/seq_relationship/output_bias", 2), variable("step")]
 
 
-def test_parameter_table_is_a_line_of_text_for_each_row():
+def test_parameter_table_folds_only_what_is_equal_and_has_a_line_for_each_row():
     """How layers are folded is shown by the page of a training."""
     rows = summary_lib.parameter_table(fake_variables(24))
     lines = summary_lib.format_parameter_table(rows[:2]).splitlines()
     assert lines[0].split() == ["bert/embeddings/word_embeddings", "[100,", "8]", "x1", "800"]
     assert lines[-1] == "25 tensors, 2,336 parameters, 0.0 MB"
-
-
-def test_parameter_table_folds_only_what_is_equal():
     names = {"a/layer_0/w": 4, "a/layer_1/w": 4, "a/layer_3/w": 4, "a/layer_2/w": 5, "b/pooler/w": 4, "c": 4}
     rows = summary_lib.parameter_table([variable(name, size) for name, size in names.items()])
     expected = [("a/layer_{0,1,3}/w", 3), ("a/layer_2/w", 1), ("b/pooler/w", 1), ("c", 1)]

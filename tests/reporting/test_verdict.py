@@ -102,11 +102,9 @@ def verdicts() -> dict[str, dict]:
 
 def test_verdicts_are_those_that_people_have_read():
     """Rewritten by `python -m tests.reporting.test_verdict`; read the difference before it is committed."""
-    expected, wrong = json.loads(VERDICTS.read_text()), {}
-    for name, found in verdicts().items():
-        if found != expected.get(name):
-            wrong[name] = found
-    assert not wrong and expected.keys() == verdicts().keys()
+    expected, found = json.loads(VERDICTS.read_text()), verdicts()
+    assert {name: each for name, each in found.items() if each != expected.get(name)} == {}
+    assert expected.keys() == found.keys()
 
 
 def test_the_next_step_is_a_complete_command(tmp_path, monkeypatch):

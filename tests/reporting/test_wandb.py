@@ -29,9 +29,7 @@ def train(config, steps, status="finished"):
 
 
 @pytest.mark.slow
-def test_the_package_itself_keeps_an_offline_run_that_a_later_process_goes_on_with(
-    monkeypatch, make_config, capfd
-):
+def test_the_package_keeps_an_offline_run_that_a_later_process_goes_on_with(monkeypatch, make_config, capfd):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     config = make_config(wandb=True, wandb_name="some-project/")
@@ -98,8 +96,8 @@ def test_the_tags_of_graphcores_program_are_beside_ours(fake, make_config):
     run.on_interval(5, {"samples": 40, "loss": 3.0, "mlm_loss": 2.5, "mlm_accuracy": 0.25})
     first, second = fake.run.logged
     assert first == {"step": 0, "poplar/compile_time": 7.5}
-    expected = {"step": 5, "epoch": 0.25, "loss/MLM": 2.5, "train/mlm_loss": 2.5, "accuracy/MLM": 0.25}
-    assert (expected | {"samples": 40}).items() <= second.items()
+    expected = {"step": 5, "samples": 40, "epoch": 0.25, "loss/MLM": 2.5, "train/mlm_loss": 2.5}
+    assert expected.items() <= second.items()
     assert fake.run.metrics["loss/*"] == fake.run.metrics["train/*"] == "step"
     assert fake.arguments["project"] == "tf-bert"
 
@@ -110,9 +108,9 @@ def test_a_failure_during_the_run_is_one_warning(fake, make_config, caplog):
         caplog.clear()
         with caplog.at_level(standard_logging.WARNING):
             train(make_config(wandb=True), [1, 2, 3])
-        assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-            "W&B failed and gets no further metrics of this run; metrics.jsonl has them: no network"
-        ]
+        (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+        expected = "W&B failed and gets no further metrics of this run; metrics.jsonl has them: no network"
+        assert warning == expected
 
 
 def test_a_server_that_cannot_be_reached_leaves_an_offline_run(fake, make_config, caplog):
@@ -132,14 +130,12 @@ def test_a_missing_key_or_package_is_found_out_before_training(fake, make_config
     def init(**_):
         raise fake.errors.UsageError("No API key configured. Use `wandb login` to log in.")
 
-    fake.init = init
-    drop = [
-        (make_config(wandb=True), "Use `wandb login` to log in. Or set WANDB_MODE=offline, or drop --wandb")
-    ]
-    assert_refused(wandb_lib.WandbRun, drop)
+    fake.init, config = init, make_config(wandb=True)
+    no_key = "Use `wandb login` to log in. Or set WANDB_MODE=offline, or drop --wandb"
+    assert_refused(wandb_lib.WandbRun, [(config, no_key)])
     monkeypatch.setitem(sys.modules, "wandb", None)
     missing = "package is not installed: pip install '.[wandb]'"
-    assert_refused(wandb_lib.WandbRun, [(make_config(wandb=True), missing)])
+    assert_refused(wandb_lib.WandbRun, [(config, missing)])
 
 
 def test_the_exit_code_is_that_of_the_run(fake, make_config):

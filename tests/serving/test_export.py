@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 
 import numpy as np
@@ -13,11 +12,13 @@ import tensorflow as tf
 from official import inference
 from official.checkpoint import registry
 from official.checkpoint.convert import convert
+from official.cli import checkpoints
 from official.config import BertConfig, Config, ConfigError
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary
 from official.inference import Model, source
 from official.inference.rows import join
-from official.serving import export
+from official.serving import export, export_folders
+from tests import programs
 from tests.fixtures import ROOT
 from tests.inference.test_graph_methods import few_characters
 
@@ -154,11 +155,8 @@ def test_a_process_without_this_package(python, tmp_path):
         export.export(found, str(tmp_path / name))
     (tmp_path / "inputs.json").write_text(json.dumps(INPUTS))
     (tmp_path / "program.py").write_text(IN_ANOTHER_PROCESS)
-    folders = [str(tmp_path / name) for name in sources]
-    arguments = [str(tmp_path / name) for name in ("program.py", "inputs.json", "out")]
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    run = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "check": False}
-    done = subprocess.run([python, *arguments, *folders], **run)
+    paths = [tmp_path / name for name in ("program.py", "inputs.json", "out", *sources)]
+    done = programs.call(python, *paths, cwd=tmp_path, without=["PYTHONPATH"])
     assert done.returncode == 0, done.stderr[-3000:]
     for name, found in sources.items():
         path = str(tmp_path / "out") + str(tmp_path / name).replace("/", "_") + ".npz"
@@ -182,8 +180,8 @@ for head in ("answer", "classify", "fill_mask"):
     export.export(made_up(head), f"{sys.argv[1]}/{head}")
 """
     (tmp_path / "program.py").write_text(program)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([python, tmp_path / "program.py", tmp_path], cwd=ROOT, env=environment, check=True)
+    done = programs.call(python, tmp_path / "program.py", tmp_path, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr[-3000:]
     for head in ("answer", "classify", "fill_mask"):
         outputs = call(tf.saved_model.load(str(tmp_path / head)), head)
         for key, wanted in expected(Model(made_up(head)), head).items():
@@ -221,8 +219,6 @@ def test_an_export_is_a_checkpoint(tmp_path):
 
 
 def test_what_computes_something_else_is_not_published(tmp_path, monkeypatch):
-    from official.serving import export_folders
-
     other = lambda found, folder, request: os.makedirs(folder) or ["embed"], lambda *_: float("nan")  # noqa: E731
     monkeypatch.setitem(export_folders.WRITERS, "saved_model", other)
     with pytest.raises(ConfigError, match="differs from the model: outputs are up to nan apart"):
@@ -232,8 +228,6 @@ def test_what_computes_something_else_is_not_published(tmp_path, monkeypatch):
 
 def test_a_run_of_another_length_is_exported_with_its_windows(tmp_path):
     """A model that reads the export cuts contexts as the functions in it do."""
-    from official.serving import export_folders
-
     run = Config(task="squad", model=BertConfig(**SIZES), max_seq_length=48)
     found = dataclasses.replace(made_up("answer"), run=run, max_seq_length=48)
     export_folders.write_files(str(tmp_path), found, "onnx", "fp32", {})
@@ -273,15 +267,13 @@ def test_onnx_in_onnx_runtime(head, dtype, tmp_path):
 
 @pytest.mark.slow
 def test_the_command(tmp_path, capsys, monkeypatch):
-    from official.cli import checkpoints as command
-
     export.export(made_up("answer"), str(tmp_path / "1"))
     again = str(tmp_path / "versions" / "7")
     words = ["export", f"--checkpoint={tmp_path}/1", f"--export_dir={again}", "--dtype=bf16"]
     monkeypatch.setattr(sys, "argv", words)
-    command.run_export()
+    checkpoints.run_export()
     line = capsys.readouterr().out
     assert line.startswith(f"Exported to {again}: answer, embed, tensors; bf16, ")
     assert "MB; outputs at most" in line
     with pytest.raises(ConfigError, match="exists, and exports"):
-        command.run_export()
+        checkpoints.run_export()

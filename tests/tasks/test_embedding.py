@@ -27,7 +27,7 @@ from tests.fine_tuning_files import COLOURS, WORDS
 from tests.fixtures import TINY, slow
 from tests.refusals import assert_refused
 from tests.run_folders import assert_resumes, run
-from tests.tasks.test_fine_tuning import MIRRORED
+from tests.tasks.test_fine_tuning import MIRRORED, found_task
 from tests.tasks.test_own_data import THINGS, write_lines
 
 NUMBERS = ("one", "two", "three", "four", "five")
@@ -299,8 +299,7 @@ def test_every_kind_of_table_is_learned(table, tmp_path):
 
     # The folder gives the vectors that were scored, here and as a folder for others.
     convert(str(tmp_path / "scores"), "huggingface", str(tmp_path / "published"))
-    task = TASKS["embed"](table("scores", model_dir="scores", query_prompt="what "))
-    task.find_data()
+    task = found_task(table("scores", model_dir="scores", query_prompt="what "))
     rows = [rows_of("scores")[number - 1] for number in task._read["eval"].numbers]
     for folder in ("scores", "published"):
         model = load(str(tmp_path / folder))
@@ -323,9 +322,7 @@ def test_queries_stay_on_one_side_and_a_corpus_is_searched(table, tmp_path):
     corpus = [{"positive": text} for text in ("the sun", "the sun", rows[0]["positive"], "the sea is red")]
     files = dict(train_file=write_lines(tmp_path / "twice.jsonl", twice))
     files |= dict(corpus_file=write_lines(tmp_path / "corpus.jsonl", corpus))
-    config = table(**files)
-    task = TASKS["embed"](config)
-    task.find_data()
+    task = found_task(table(**files))
     held_out, read = task._held_out, task._read
     sides = [{twice[number - 1]["query"] for number in read[split].numbers} for split in ("train", "eval")]
     assert not sides[0] & sides[1] and len(sides[1]) == held_out.queries == len(read["eval"]) / 2
@@ -346,18 +343,18 @@ def test_rows_that_contradict_each_other_are_told(table, tmp_path, caplog):
     others = [{**rows[0], "positive": rows[1]["positive"], "negative": rows[0]["positive"], "score": 0}]
     for more, is_told in (([], False), (others, True)):
         path = write_lines(tmp_path / "own.jsonl", [*more, *rows])
-        TASKS["embed"](table("triplets", train_file=path)).find_data()
+        found_task(table("triplets", train_file=path))
         assert [text in caplog.text for text in told] == [is_told] * 2
     same = write_lines(tmp_path / "same.jsonl", [{**row, "score": 1} for row in rows_of("scores")])
     with pytest.raises(ConfigError, match="has only the label 1 in the column 'score'"):
-        TASKS["embed"](table("scores", train_file=same)).find_data()
+        found_task(table("scores", train_file=same))
 
 
 def test_queries_that_find_themselves_are_told(table, tmp_path, caplog):
     queries = [{"positive": row["query"]} for row in rows_of("pairs")]
     for corpus, is_told in ((None, False), (write_lines(tmp_path / "corpus.jsonl", queries), True)):
         caplog.clear()
-        TASKS["embed"](table(corpus_file=corpus)).find_data()
+        found_task(table(corpus_file=corpus))
         assert ("queries are passages, too" in caplog.text) == is_told
 
 
@@ -368,8 +365,7 @@ def test_prompts_and_pooling_are_those_of_the_folder(table, tmp_path):
     settings = sentence_folder.read_settings(str(folder))
     assert (settings.pooling, settings.max_seq_length) == ("cls", 48)
     assert settings.prompts == {"query": "two ", "document": "one "}
-    task = TASKS["embed"](table(init_checkpoint=str(folder), model_dir="other", passage_prompt="ball "))
-    task.find_data()
+    task = found_task(table(init_checkpoint=str(folder), model_dir="other", passage_prompt="ball "))
     words = [WORDS[number] for number in task._rows["train"].ids[:8] if number < len(WORDS)]
     assert words[:2] == ["[CLS]", "two"] and words[5:8] == ["[SEP]", "[CLS]", "ball"]
     assert sentence_folder.read_settings(str(folder)).pooling == task._settings.pooling
@@ -384,29 +380,20 @@ def test_plans(table):
     assert flops[1] / flops[0] == pytest.approx(4 / 3, rel=0.02)
 
 
-def test_what_is_refused(table, tmp_path):
-    def find(kind, settings):
-        TASKS["embed"](table(kind, **settings)).find_data()
-
-    assert_refused(
-        find,
-        [
-            ("pairs", dict(text_columns="query"), "names 1 column. Allowed with --task=embed: a query"),
-            ("scores", dict(text_columns="a,b,c"), "names 3 columns. Allowed with --task=embed: two texts"),
-            ("pairs", dict(pack=True), "--pack is not for --task=embed"),
-            ("pairs", dict(loss_normalization="local"), "--loss_normalization=local is not for"),
-            ("pairs", dict(scale_loss=True), "--scale_loss is not for"),
-            ("pairs", dict(matryoshka_sizes="8,64"), "comma-separated numbers from 1 to hidden_size=32"),
-            ("scores", dict(score_loss="cosine"), "cosines are from -1 to 1. Divide the scores"),
-            ("pairs", dict(score_loss="cosine"), "score_loss=cosine needs --label_column"),
-            (
-                "scores",
-                dict(score_loss="cosine", temperature=0.1),
-                "--temperature=0.1 is not for --score_loss",
-            ),
-            ("scores", dict(corpus_file="x"), "corpus_file excludes label_column"),
-            ("pairs", dict(do_predict=True), "do_predict=True needs --task="),
-            ("pairs", dict(early_stopping_metric="accuracy"), "is not a score of this task. Allowed: ndcg"),
-            ("pairs", dict(eval_share=0.0), "Raise --eval_share"),
-        ],
-    )
+def test_what_is_refused(table):
+    cases = [
+        ("pairs", dict(text_columns="query"), "names 1 column. Allowed with --task=embed: a query"),
+        ("scores", dict(text_columns="a,b,c"), "names 3 columns. Allowed with --task=embed: two texts"),
+        ("pairs", dict(pack=True), "--pack is not for --task=embed"),
+        ("pairs", dict(loss_normalization="local"), "--loss_normalization=local is not for"),
+        ("pairs", dict(scale_loss=True), "--scale_loss is not for"),
+        ("pairs", dict(matryoshka_sizes="8,64"), "comma-separated numbers from 1 to hidden_size=32"),
+        ("scores", dict(score_loss="cosine"), "cosines are from -1 to 1. Divide the scores"),
+        ("pairs", dict(score_loss="cosine"), "score_loss=cosine needs --label_column"),
+        ("scores", dict(score_loss="cosine", temperature=0.1), "--temperature=0.1 is not for --score_loss"),
+        ("scores", dict(corpus_file="x"), "corpus_file excludes label_column"),
+        ("pairs", dict(do_predict=True), "do_predict=True needs --task="),
+        ("pairs", dict(early_stopping_metric="accuracy"), "is not a score of this task. Allowed: ndcg"),
+        ("pairs", dict(eval_share=0.0), "Raise --eval_share"),
+    ]
+    assert_refused(lambda kind, settings: found_task(table(kind, **settings)), cases)

@@ -8,11 +8,11 @@ from official.tasks import examples
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sleep", "dog", ".")
 
 
+MARKS = {"": "", "strong": "*", "right": "+", "wrong": "-", "gold": "="}
+
+
 def text_of(line):
-    return "".join(
-        {"": "{}", "strong": "*{}*", "right": "+{}+", "wrong": "-{}-", "gold": "={}="}[kind].format(text)
-        for text, kind in line
-    )
+    return "".join(f"{MARKS[kind]}{text}{MARKS[kind]}" for text, kind in line)
 
 
 def sequence(pieces, masked, guesses, second_is_random=0, probability=0.2):

@@ -22,13 +22,21 @@ from official.tasks import TASKS
 from official.training import finish as finish_lib
 from official.training import run as runner
 from official.training import task as task_lib
-from tests.fine_tuning_files import COLOURS, WORDS
+from tests.fine_tuning_files import WORDS
 from tests.fixtures import ROOT, slow
+from tests.modeling.models import randomised
 from tests.run_folders import run
 
 MIRRORED = dict(
     distribution_strategy="mirrored", num_virtual_devices=2, num_gpus=0, all_reduce_alg="hierarchical_copy"
 )
+
+
+def found_task(config):
+    """Returns the task of a configuration, which has found its data."""
+    task = TASKS[config.task](config)
+    task.find_data()
+    return task
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -86,8 +94,7 @@ def test_squad_is_compared_with_no_answer_where_that_scores_better(squad, tmp_pa
     for question in asked[4:]:
         question |= {"answers": [], "is_impossible": True}
     (tmp_path / "dev.json").write_text(json.dumps(root))
-    task = TASKS["squad"](config)
-    task.find_data()
+    task = found_task(config)
     right = np.mean([not question["answers"] for question in asked])
     assert task.constant_prediction() == ("no answer", pytest.approx(right)) and right > 2 / 3
 
@@ -95,7 +102,7 @@ def test_squad_is_compared_with_no_answer_where_that_scores_better(squad, tmp_pa
 def test_questions_that_are_trained_on_and_scored_are_told(squad, tmp_path, caplog):
     for name, is_told in (("dev", False), ("train", True)):
         caplog.clear()
-        TASKS["squad"](squad(predict_file=str(tmp_path / f"{name}.json"))).find_data()
+        found_task(squad(predict_file=str(tmp_path / f"{name}.json")))
         assert ("64 of 64 questions are in --train_file, too" in caplog.text) == is_told, name
 
 
@@ -114,13 +121,9 @@ def test_squad_stages_apart_are_the_stages_together(squad, tmp_path):
 def test_padding_in_the_loss_of_squad_is_trained_on(squad):
     found = {}
     for places in ("tokens", "row"):
-        task = TASKS["squad"](squad(span_places=places, length_buckets="always"))
-        task.find_data()
+        task = found_task(squad(span_places=places, length_buckets="always"))
         batch = next(iter(task.train_dataset(2, 2, TrainingOrder(0))))
-        model = task.build_model()
-        model(batch)
-        for number, variable in enumerate(model.trainable_variables):
-            variable.assign(tf.random.stateless_normal(variable.shape, [0, number], stddev=0.1))
+        model = randomised(task.build_model())
         outputs = [np.where(batch["input_mask"], part, -np.inf) for part in model(batch)]
         outputs = outputs if places == "tokens" else list(map(np.asarray, model(batch)))
         expected = sum(
@@ -132,17 +135,6 @@ def test_padding_in_the_loss_of_squad_is_trained_on(squad):
         found[places] = float(total / weight)
     is_padded = bool((batch["input_mask"].numpy() == 0).any())
     assert (found["row"] > found["tokens"] + 1e-3) == is_padded and is_padded
-
-
-@pytest.mark.slow
-def test_squad_scores_do_not_depend_on_replicas_and_buckets(squad):
-    """A window's logits, and what it costs in training, do not depend on the padding of its batch."""
-    one_step = dict(length_buckets="never", stop_steps=1, num_steps_per_epoch=1, num_train_epochs=1)
-    plain = run(squad(model_dir="plain", do_train=True, **one_step))
-    other = run(squad(model_dir="other", num_accumulation_steps=2, **MIRRORED, **one_step))
-    assert plain.scores["f1"] == pytest.approx(other.scores["f1"])
-    bucketed = run(squad(model_dir="plain", length_buckets="always", do_train=False, num_train_epochs=1))
-    assert bucketed.scores["f1"] == plain.scores["f1"]
 
 
 def test_the_pooler_of_squad_comes_from_the_checkpoint_and_a_head_that_it_lacks_predicts_nothing(
@@ -237,29 +229,6 @@ def test_every_glue_task_runs_from_files_to_predictions(glue, tmp_path, name):
     assert 0 <= constant <= 5 if task.is_regression else constant in task.labels
     if result.tables:
         assert sum(sum(row[1:]) for row in result.tables["Confusion matrix"][1:]) == 9
-
-
-@pytest.fixture
-def red_or_blue(tmp_path):
-    """Writes a task of GLUE that is learned in a few steps."""
-    folder = tmp_path / "glue" / "SST-2"
-    folder.mkdir(parents=True)
-    generator = np.random.default_rng(0)
-    for name, count in (("train", 96), ("dev", 30)):
-        lines = ["sentence\tlabel\n"]
-        for colour in generator.choice(COLOURS[:2], count):
-            words = generator.choice(["ball", "box", "sky", "sea", str(colour)], 4)
-            lines.append(f"{' '.join(words)} {colour}\t{int(colour == 'red')}\n")
-        (folder / f"{name}.tsv").write_text("".join(lines))
-
-
-@pytest.mark.slow
-def test_replicas_of_glue_do_not_matter(glue, red_or_blue):
-    # A few small steps: later, rounding has grown into differences.
-    settings = dict(stop_steps=6, learning_rate=1e-4)
-    one = run(glue("sst2", model_dir="one", **settings))
-    two = run(glue("sst2", model_dir="two", num_accumulation_steps=2, **MIRRORED, **settings))
-    assert two.eval_loss == pytest.approx(one.eval_loss, abs=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------------------

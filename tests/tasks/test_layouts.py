@@ -3,6 +3,7 @@ on."""
 
 import json
 import os
+import re
 import shutil
 import signal
 
@@ -10,19 +11,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.data.glue import tasks as glue_tasks
 from official.data.pipeline import TrainingOrder
 from official.distribution.strategy import with_choices_of_devices
 from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import evaluate
 from official.training.strategy_loop import Loop
-from tests.data.glue.test_glue_data import write
 from tests.fine_tuning_files import COLOURS, squad_json, squad_settings, synthetic_tasks
 from tests.fixtures import slow
-from tests.modeling.models import randomised
+from tests.modeling.models import copy_weights, randomised
 from tests.run_folders import assert_same_state, run, state_of
-from tests.tasks.test_fine_tuning import MIRRORED
+from tests.tasks.test_fine_tuning import MIRRORED, found_task
 
 TRAIN, DEV, TEST = 50, 20, 17  # questions, and rows of GLUE's files
 # Variables whose true gradient is zero, so that rounding is all that is there: what adds the same to all
@@ -43,36 +42,22 @@ def questions(count, seed) -> dict:
 
 
 @pytest.fixture(name="files")
-def fixture_files(tmp_path, make):
+def fixture_files(tmp_path, make, glue):
     """Returns a function that builds a configuration with small files: of SQuAD, or of RTE or STS-B, of texts
     of one to eight words."""
 
     def files(name, **settings):
         if name == "squad":
             own = squad_settings(tmp_path, questions(TRAIN, 1), questions(DEV, 2))
-        else:
-            generator, task = np.random.default_rng(0), glue_tasks.find_task(name)
-            for split, count in (("train", TRAIN), ("dev", DEV), ("test", TEST)):
-                file = tmp_path / "glue" / task.splits[split].files[0]
-                write(file, glue_file(name, split, count, generator))
-            own = dict(glue_task=name, data_dir=str(tmp_path / "glue"))
-        return make("squad" if name == "squad" else "glue", **{**own, "num_train_epochs": 1, **settings})
+            return make("squad", **{**own, "num_train_epochs": 1, **settings})
+        config = glue(name, dict(train=TRAIN, dev=DEV, test=TEST), **settings)
+        words, generator = ["ball", "box", "sky", "sea", *COLOURS], np.random.default_rng(0)
+        text = lambda cell: " ".join(generator.choice(words, generator.integers(1, 9)))  # noqa: E731
+        for path in sorted((tmp_path / "glue").rglob("*.tsv")):
+            path.write_text(re.sub(r"cell \d+ \d+", text, path.read_text()))
+        return config
 
     return files
-
-
-def glue_file(name, split, count, generator) -> str:
-    def text() -> str:
-        return " ".join(generator.choice(["ball", "box", "sky", "sea", *COLOURS], generator.integers(1, 9)))
-
-    columns = {"rte": 3, "stsb": 9}[name]  # of what stands before the label
-    lines = [[""] * (columns - 2) + [text(), text()] for _ in range(count)]
-    for number, line in enumerate(lines):
-        line[0] = str(number)
-        if split != "test":
-            line.append(["entailment", "not_entailment"][number % 2] if name == "rte" else str(number % 6))
-    head = ["index", *["x"] * (columns - 3), "sentence1", "sentence2", "label" if name == "rte" else "score"]
-    return "\n".join("\t".join(line) for line in [head[: len(lines[0])], *lines]) + "\n"
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -81,8 +66,7 @@ def glue_file(name, split, count, generator) -> str:
 
 def whole_set(config):
     """Returns (task, its training set as one batch)."""
-    task = TASKS[config.task](config)
-    task.find_data()
+    task = found_task(config)
     batch = next(iter(task.train_dataset(TRAIN, TRAIN, TrainingOrder(0))))
     assert sorted(number for number in batch["rows"].numpy().flat if number >= 0) == list(range(TRAIN))
     return task, batch
@@ -96,6 +80,23 @@ def loss_and_gradients(task, model, batch):
         loss = terms[name][0] / terms[name][1]
     means = {key: float(value / weight) for key, (value, weight) in terms.items()}
     return means, tape.gradient(loss, model.trainable_variables)
+
+
+def assert_same_as_plain(make_config, make_task, layouts, zero: tuple[str, ...]) -> None:
+    """Checks losses and gradients of the first batch, of 40 rows, with the settings of each layout beside
+    those without."""
+    models, results = [], []
+    for settings in ({}, *layouts):
+        task = make_task(make_config(count=40, do_eval=False, length_buckets="never", **settings))
+        task.find_data()
+        batch = next(iter(task.train_dataset(40, 40, TrainingOrder(0))))
+        model = task.build_model()
+        models.append(copy_weights(models[0], model) if models else randomised(model))
+        results.append(loss_and_gradients(task, model, batch))
+    (expected, gradients), *others = results
+    for settings, (found, own) in zip(layouts, others):
+        assert found == pytest.approx(expected, rel=2e-5), settings
+        assert_same_gradients(models[0], own, gradients, zero)
 
 
 def assert_same_gradients(model, ours, theirs, zero: tuple[str, ...]) -> None:
@@ -172,23 +173,18 @@ def first_losses(result_folder) -> list[float]:
 
 
 @pytest.mark.slow
-def test_a_packed_run_counts_sequences(files, tmp_path):
-    result = run(files("squad", pack=True, num_train_epochs=3, train_batch_size=4))
-    assert result.status == "finished" and result.samples == 3 * TRAIN
-    written = json.loads((tmp_path / "run" / "result.json").read_text())
-    rows = -(-result.step // 3) * 4  # of an epoch, filling among them
-    assert result.step % 3 == 0 and written["sequences_per_row"] == pytest.approx(TRAIN / rows)
-    assert written["sequences_per_row"] > 2 and 0.6 < written["packing_efficiency"] < 1
-    lines = read_metrics(str(tmp_path / "run"))
-    ends = [line for line in lines if line["split"] == "eval"]
-    assert [line["samples"] for line in ends] == [TRAIN, 2 * TRAIN, 3 * TRAIN]
-
-
-@pytest.mark.slow
-def test_packed_runs_resume_exactly(files, tmp_path, monkeypatch):
+def test_packed_runs_count_sequences_and_resume_exactly(files, tmp_path, monkeypatch):
     settings = dict(pack=True, num_train_epochs=3, train_batch_size=4, steps_per_loop=2)
     settings |= dict(checkpoint_every_steps=2)
     whole = run(files("squad", **settings))
+    assert whole.status == "finished" and whole.samples == 3 * TRAIN
+    written = json.loads((tmp_path / "run" / "result.json").read_text())
+    rows = -(-whole.step // 3) * 4  # of an epoch, filling among them
+    assert whole.step % 3 == 0 and written["sequences_per_row"] == pytest.approx(TRAIN / rows)
+    assert written["sequences_per_row"] > 2 and 0.6 < written["packing_efficiency"] < 1
+    ends = [line["samples"] for line in read_metrics(str(tmp_path / "run")) if line["split"] == "eval"]
+    assert ends == [TRAIN, 2 * TRAIN, 3 * TRAIN]
+
     original, loops = Loop._train, iter(range(100))
 
     def train_and_signal(self, *arguments):
@@ -205,27 +201,30 @@ def test_packed_runs_resume_exactly(files, tmp_path, monkeypatch):
     assert_same_state(state_of(tmp_path / "run", whole.step), state_of(tmp_path / "parts", whole.step))
 
 
+LAYOUTS_OF_RUNS = [(name, layout) for name in ("squad", "rte") for layout in ({}, PACK, UNPAD)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name,settings", [(name, layout) for name in ("squad", "rte") for layout in (PACK, UNPAD)], ids=str
-)
-def test_training_does_not_depend_on_padding_replicas_and_accumulation(files, tmp_path, name, settings):
+@pytest.mark.parametrize("name,settings", LAYOUTS_OF_RUNS, ids=str)
+def test_runs_do_not_depend_on_padding_replicas_and_accumulation(files, tmp_path, name, settings):
     """Rows are drawn in another order where several share one."""
-    shared = dict(ONE_GRAPH, steps_per_loop=1, stop_steps=3, do_eval=False)
+    shared = dict(ONE_GRAPH, steps_per_loop=1, stop_steps=3)
     one = run(files(name, model_dir="one", **shared, pack=settings == PACK))
     more = dict(num_accumulation_steps=2, **MIRRORED, **settings)
     two = run(files(name, model_dir="two", **shared, **more))
     expected = first_losses(tmp_path / "one")
     assert len(expected) == 3 and one.samples == two.samples
     assert first_losses(tmp_path / "two") == pytest.approx(expected, rel=1e-5)
+    buckets = dict(ONE_GRAPH, length_buckets="always", do_train=False)
+    for result in (two, run(files(name, model_dir="one", **buckets))):
+        assert result.scores == pytest.approx(one.scores, abs=1e-5)
+        assert result.eval_loss == pytest.approx(one.eval_loss, abs=1e-5)
 
 
 @pytest.mark.slow
 def test_synthetic_rows_have_the_form_of_those_that_are_read(files):
     for name, pack in (("squad", True), ("squad", False), ("rte", True), ("rte", False)):
-        config = files(name, pack=pack)
-        task = TASKS[config.task](config)
-        task.find_data()
+        task = found_task(files(name, pack=pack))
         trained = task.train_dataset(8, 8, TrainingOrder(seed=1))
         assert task.synthetic_dataset(8).element_spec == trained.element_spec
         evaluated = task.synthetic_dataset(8, for_evaluation=True)
@@ -235,9 +234,8 @@ def test_synthetic_rows_have_the_form_of_those_that_are_read(files):
 @pytest.mark.slow
 def test_synthetic_rows_are_packed(make):
     for average, expected in ((None, 2), (12.0, 12), (3.0, 3)):
-        for config in synthetic_tasks(
-            make, num_steps_per_epoch=2, average_sequences_per_pack=average, **PACK
-        ):
+        own = dict(num_steps_per_epoch=2, average_sequences_per_pack=average, pack=True)
+        for config in synthetic_tasks(make, **own):
             task = TASKS[config.task](config)
             assert task.sequences_per_row == expected
             batch = next(iter(task.synthetic_dataset(4)))
@@ -253,8 +251,7 @@ def test_synthetic_rows_are_packed(make):
 
 
 def test_rows_that_fill_up_a_batch_are_one_token(files):
-    task = TASKS["squad"](files("squad", unpad=True))
-    task.find_data()
+    task = found_task(files("squad", unpad=True))
     batch = next(iter(task.train_dataset(64, 64, TrainingOrder(0))))
     outputs = task.build_model()(batch)[0].numpy()
     is_filling = batch["rows"].numpy() < 0
@@ -267,7 +264,5 @@ def test_batches_are_of_all_lengths_unless_others_are_asked_for(files):
     cases += [({}, "always"), (dict(span_places="row"), "never")]  # the loss includes padding
     for settings, expected in cases:
         config = files("squad", **settings)
-        assert (
-            with_choices_of_devices(config, tf.distribute.OneDeviceStrategy("/cpu:0")).length_buckets
-            == expected
-        )
+        chosen = with_choices_of_devices(config, tf.distribute.OneDeviceStrategy("/cpu:0"))
+        assert chosen.length_buckets == expected, settings

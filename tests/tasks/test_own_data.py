@@ -15,13 +15,11 @@ from official import config as config_lib
 from official.checkpoint import model_card
 from official.checkpoint.convert import convert
 from official.cli import ask
-from official.data.pipeline import TrainingOrder
 from official.data.tables import tags as tags_lib
 from official.data.tables.files import open_table
 from official.inference import load
 from official.inference.predict_file import predict_file
 from official.io.errors import ConfigError
-from official.modeling import objectives
 from official.optimization import optimizers
 from official.tasks import TASKS
 from official.training.loop import RunLoop
@@ -29,7 +27,8 @@ from tests.fine_tuning_files import COLOURS
 from tests.fixtures import slow
 from tests.refusals import assert_refused
 from tests.run_folders import assert_resumes, run, state_of
-from tests.tasks.test_layouts import assert_same_gradients, loss_and_gradients
+from tests.tasks.test_fine_tuning import found_task
+from tests.tasks.test_layouts import assert_same_as_plain
 
 THINGS = ("ball", "box", "sky", "sea", "sun", "hat")
 TRAINED = []  # the folder of one run, for all tests
@@ -135,8 +134,7 @@ def test_results_of_other_programs_have_no_model_card(tmp_path):
 def test_thresholds_are_those_of_the_training_alone(table, tmp_path):
     """Its predictions have them, and an evaluation chooses none on the rows that it scores."""
     train_file = table("several").train_file
-    task = TASKS["classify"](table("several", do_predict=True, predict_file=train_file))
-    task.find_data()
+    task = found_task(table("several", do_predict=True, predict_file=train_file))
     truths, names = task._truths() > 0, task.labels.names
     logits = np.where(truths, -1.0, -3.0)
     assert task.score({"logits": logits})["micro_f1"] == 1.0
@@ -146,32 +144,27 @@ def test_thresholds_are_those_of_the_training_alone(table, tmp_path):
         found = {row["labels"] for row in csv.DictReader(file)}
     assert found == {json.dumps([name for name, there in zip(names, truths.any(axis=0)) if there])}
 
-    (tmp_path / "known").mkdir()
-    thresholds = [0.5, 0.9, 0.2, 0.2]
-    said = {"labels": names, "problem_type": task.problem_type, "thresholds": thresholds}
-    (tmp_path / "known" / "labels.json").write_text(json.dumps(said))
-    task = TASKS["classify"](table("several", model_dir="known", do_train=False, eval_file=train_file))
-    task.find_data()
+    known = tmp_path / "known"
+    known.mkdir()
+    evaluated = table("several", model_dir="known", do_train=False, eval_file=train_file)
+    said = {"labels": names, "problem_type": task.problem_type, "thresholds": [0.5, 0.9, 0.2, 0.2]}
+    (known / "labels.json").write_text(json.dumps(said))
+    task = found_task(evaluated)
     logits = np.where(task._truths() > 0, 1.0, -3.0)  # 0.73
     recalls = [row[3] for row in task.tables({"logits": logits})["Scores by label"][1:]]
     assert recalls == [1.0, 0.0, 1.0, 1.0] and task.score({"logits": logits})["accuracy"] < 1.0
 
-    (tmp_path / "known" / "labels.json").unlink()  # a model of transformers is scored by its own names
+    (known / "labels.json").unlink()  # a model of transformers is scored by its own names
     said = {"model_type": "bert", "problem_type": task.problem_type, "id2label": dict(enumerate(names[::-1]))}
-    (tmp_path / "known" / "config.json").write_text(json.dumps(said))
-    task = TASKS["classify"](table("several", model_dir="known", do_train=False, eval_file=train_file))
-    task.find_data()
-    assert (task.labels.names, task.labels.thresholds) == (names[::-1], ())
+    (known / "config.json").write_text(json.dumps(said))
+    labels = found_task(evaluated).labels
+    assert (labels.names, labels.thresholds) == (names[::-1], ())
 
 
 def test_duplicates_are_on_one_side_and_added_rows_move_none(table, tmp_path):
     def sides(rows):
-        config = table(train_file=write_lines(tmp_path / "own.jsonl", rows))
-        task = TASKS["classify"](config)
-        task.find_data()
-        return {
-            split: {rows[number - 1]["text"] for number in read.numbers} for split, read in task._read.items()
-        }
+        read = found_task(table(train_file=write_lines(tmp_path / "own.jsonl", rows)))._read
+        return {split: {rows[number - 1]["text"] for number in read[split].numbers} for split in read}
 
     rows = [{"text": text, "label": colour} for colour, text in sentences(300, 3)]
     first = sides(rows)
@@ -184,13 +177,12 @@ def test_rows_that_are_trained_on_and_scored_are_told(table, tags, tmp_path, cap
     rows = [{"text": text, "label": colour} for colour, text in sentences(40, 3)]
     path = write_lines(tmp_path / "eval.jsonl", [*rows[:2], {"text": "red sea " * 4, "label": "red"}])
     train_file = write_lines(tmp_path / "own.jsonl", rows)
-    TASKS["classify"](table(train_file=train_file, eval_file=path)).find_data()
+    found_task(table(train_file=train_file, eval_file=path))
     assert "2 of 3 rows are in --train_file, too" in caplog.text
     caplog.clear()
-    TASKS["classify"](table(train_file=train_file)).find_data()
+    found_task(table(train_file=train_file))
     assert "--train_file, too" not in caplog.text
-    config = tags(count=8)
-    TASKS["tag"](tags(count=8, eval_file=config.train_file)).find_data()
+    found_task(tags(count=8, eval_file=tags(count=8).train_file))
     assert "8 of 8 sentences are in --train_file, too" in caplog.text
 
 
@@ -200,17 +192,15 @@ def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path, monkeypat
     result = run(tags(do_predict=True, predict_file=str(path), steps_per_loop=40, steps_between_eval=120))
     assert result.scores["f1"] > 0.75 and result.scores["strict_f1"] > 0.75
     assert [row[0] for row in result.tables["Scores by type"]] == ["type", "C"]
-    predicted = [
-        line.split("\t") for line in (tmp_path / "run" / "predictions.conll").read_text().splitlines()
-    ]
-    words = [fields for fields in predicted if len(fields) == 2]
-    assert [word for word, _ in words] == path.read_text().split()
-    tags_of = [tag for _, tag in words]
-    assert tags_of[:2] == ["B-C", "I-C"] and tags_of[-2] == "B-C" and set(tags_of[3:63]) == {"O"}
+    predicted = tmp_path / "run" / "predictions.conll"
+    read = tags_lib.read_sentences(str(predicted), "train_file", True)
+    sentences_of = [one.split() for one in path.read_text().split("\n\n")]
+    assert [one.words for one in read] == sentences_of
+    short, long = (one.tags for one in read)
+    assert short[:2] == ["B-C", "I-C"] and long[-2] == "B-C" and set(long[:60]) == {"O"}
 
     # The same from a file to a file, whatever the format of the input; a row without words is a sentence.
     model, output = load(str(tmp_path / "run")), tmp_path / "out.conll"
-    sentences_of = [one.split() for one in path.read_text().split("\n\n")]
     tokens = write_lines(tmp_path / "new.jsonl", [{"tokens": words} for words in [*sentences_of, []]])
     texts = write_table(tmp_path / "new.csv", ["tokens"], [[" ".join(words)] for words in sentences_of])
     asked = ["bert", f"--checkpoint={tmp_path}/run", f"--output_file={output}", "--overwrite"]
@@ -222,12 +212,10 @@ def test_tags_are_learned_and_long_sentences_are_whole(tags, tmp_path, monkeypat
     for given, more in ((path, ""), (tokens, "\n"), (texts, "")):
         predict(given)
         monkeypatch.setattr(ask, "load", lambda flags: model)  # once is enough
-        assert output.read_text() == (tmp_path / "run" / "predictions.conll").read_text() + more, given
+        assert output.read_text() == predicted.read_text() + more, given
     wrong = [(path, "words", "CoNLL files have only tokens")]
     wrong += [(texts, "tokens,more", "2 columns (tokens,more), the model can tag of 1")]
     assert_refused(predict, wrong)
-    read = tags_lib.read_sentences(str(output), "train_file", True)
-    assert [one.words for one in read] == sentences_of and read[0].tags == tags_of[:3]
     tagged, columns = tags_lib.open_conll(str(output), "input_file"), tmp_path / "out.jsonl"
     predict_file(model.columns_of, tagged, ["tokens"], str(columns), {}, with_words=True)
     first = json.loads(columns.read_text().splitlines()[0])
@@ -240,10 +228,10 @@ def test_tags_without_prefixes_and_another_scheme_are_told(tags, tmp_path, caplo
         rows = [{"tokens": ["red", f"ball{number}"], "ner_tags": names} for number in range(40)]
         path = write_lines(tmp_path / "train.jsonl", rows)
         caplog.clear()
-        TASKS["tag"](tags(train_file=path)).find_data()
+        found_task(tags(train_file=path))
         assert ("is an entity of one word" in caplog.text) == is_told, names
     (tmp_path / "eval.conll").write_text("red B-C\n\nball O\nred I-C\n")
-    TASKS["tag"](tags(count=8, eval_file=str(tmp_path / "eval.conll"))).find_data()
+    found_task(tags(count=8, eval_file=str(tmp_path / "eval.conll")))
     assert "--eval_file, sentence 2: 'I-C' after 'O', which IOB2 does not have" in caplog.text
 
 
@@ -259,58 +247,17 @@ def test_a_run_resumes_to_the_same_bits(table):
 def test_new_heads_begin_with_the_whole_deviation(table, tags):
     """Google's initializer gives 0.88 of it; transformers' gives the whole."""
     tf.random.set_seed(1)
-    for name, make in (("classify", table), ("tag", tags)):
+    for make in (table, tags):
         model = {**dataclasses.asdict(make().model), "hidden_size": 512}
         config = make(count=40, do_eval=False, model=model)
-        task = TASKS[name](config)
-        task.find_data()
-        first = task.build_model().head.output_weights.numpy()
-        assert first.std() == pytest.approx(config.model.initializer_range, rel=0.06), name
+        first = found_task(config).build_model().head.output_weights.numpy()
+        assert first.std() == pytest.approx(config.model.initializer_range, rel=0.06), config.task
 
 
 @pytest.mark.parametrize("name", [slow("classify"), "tag"])  # the former: see also test_teacher.py
 def test_losses_and_gradients_do_not_depend_on_packing_and_padding(table, tags, name):
-    def computed(**settings):
-        make = table if name == "classify" else tags
-        config = make(count=40, do_eval=False, length_buckets="never", **settings)
-        task = TASKS[name](config)
-        task.find_data()
-        batch = next(iter(task.train_dataset(40, 40, TrainingOrder(0))))
-        model = task.build_model()
-        for number, variable in enumerate(model.variables):
-            seed = [number, 1]
-            variable.assign(
-                tf.random.stateless_normal(variable.shape, seed, stddev=0.1)
-                + tf.cast("gamma" in variable.name, tf.float32)
-            )
-        return model, *loss_and_gradients(task, model, batch)
-
-    model, expected, gradients = computed()
-    for settings in (dict(pack=True), dict(unpad=True)):
-        _, found, others = computed(**settings)
-        assert found == pytest.approx(expected, rel=2e-5), settings
-        assert_same_gradients(model, others, gradients, ("key/bias",))
-
-
-def test_label_losses_equal_numpy():
-    generator = np.random.default_rng(0)
-    logits = generator.normal(size=(6, 3)).astype(np.float32)
-    weights = np.array([1, 1, 0, 1, 1, 1], np.float32)
-    ones, several = generator.integers(0, 3, 6), (generator.random((6, 3)) < 0.5).astype(np.float32)
-    of_classes = np.array([0.5, 1.0, 2.0], np.float32)[ones]
-    batch = {"example_weights": weights, "class_weights": of_classes}
-    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    wanted = np.eye(3)[ones] * 0.9 + 0.1 / 3
-    value, weight = objectives.label_terms(tf.constant(logits), {**batch, "labels": ones}, "one", 0.1)[
-        "label_loss"
-    ]
-    expected = -(wanted * log_p).sum(axis=1) @ (weights * of_classes)
-    assert (float(value), float(weight)) == pytest.approx((expected, (weights * of_classes).sum()), rel=1e-5)
-    batch = {"example_weights": weights, "labels": several}
-    value, _ = objectives.label_terms(tf.constant(logits), batch, "several")["label_loss"]
-    p = 1 / (1 + np.exp(-logits.astype(np.float64)))
-    expected = -(several * np.log(p) + (1 - several) * np.log(1 - p)).mean(axis=1) @ weights
-    assert float(value) == pytest.approx(expected, rel=1e-5)
+    make_config = table if name == "classify" else tags
+    assert_same_as_plain(make_config, TASKS[name], [dict(pack=True), dict(unpad=True)], ("key/bias",))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -420,55 +367,39 @@ def test_predictions_of_a_file_are_those_of_the_model(fine_tuned, tmp_path, monk
         ask.run_predict()
 
 
-def cut_in_the_third_call() -> tuple:
-    """Returns a list of the rows of each call, and the function that predicts them."""
-    calls = []
+@pytest.mark.parametrize("ending, is_changed", [(".csv", False), (".jsonl", True)])
+def test_a_prediction_that_is_cut_goes_on_to_the_same_file(tmp_path, monkeypatch, ending, is_changed):
+    """Rows that were changed meanwhile are predicted anew, also where the digest of the file, which sees its
+    first 64 KiB, is the same."""
+    monkeypatch.setattr("official.inference.predict_file.PART_ROWS", 16)
+    if is_changed:
+        monkeypatch.setattr("official.io.files.digest", lambda paths: {})
+    rows, calls = sentences(60, 5), []
+    output, parts = tmp_path / f"out{ending}", tmp_path / f"out{ending}.parts"
 
-    def predict(rows):
-        calls.append(rows)
+    def predict(texts):
+        calls.append(texts)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return {"length": [len(text) for (text,) in rows]}
+        return {"length": [len(text) for (text,) in texts]}
 
-    return calls, predict
-
-
-def test_a_prediction_that_is_cut_goes_on_to_the_same_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("official.inference.predict_file.PART_ROWS", 16)
-    path = write_table(tmp_path / "new.csv", ["label", "text"], sentences(60, 5))
-    table = open_table(path, "input_file", ["text"])
-    output, whole = str(tmp_path / "out.csv"), str(tmp_path / "whole.csv")
-    calls, predict = cut_in_the_third_call()
-    with pytest.raises(KeyboardInterrupt):
-        predict_file(predict, table, ["text"], output, {})
-    assert not os.path.exists(output)
-    predict_file(predict, table, ["text"], output, {})
-    assert len(calls) == 3 + 2 and not os.path.exists(f"{output}.parts")  # of four parts two were left
-    predict_file(predict, table, ["text"], whole, {})
-    with open(output, "rb") as ours, open(whole, "rb") as theirs:
-        assert ours.read() == theirs.read()
-
-
-def test_rows_that_were_changed_before_a_prediction_goes_on_are_predicted_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr("official.inference.predict_file.PART_ROWS", 16)
-    monkeypatch.setattr("official.io.files.digest", lambda paths: {})  # which sees the first 64 KiB alone
-    rows, output = sentences(60, 5), tmp_path / "out.jsonl"
-    calls, predict = cut_in_the_third_call()
-
-    def predicted():
-        path = write_table(tmp_path / "new.csv", ["label", "text"], rows)
-        predict_file(predict, open_table(path, "input_file", ["text"]), ["text"], str(output), {})
+    def predicted(path):
+        table = open_table(write_table(tmp_path / "new.csv", ["label", "text"], rows), "input_file", ["text"])
+        predict_file(predict, table, ["text"], str(path), {})
+        return path.read_bytes()
 
     with pytest.raises(KeyboardInterrupt):
-        predicted()
-    rows[20] = ("red", "another text")
-    mine = tmp_path / "out.jsonl.parts" / "mine.txt"
-    mine.write_text("somebody's")
-    predicted()
-    assert mine.exists() and len(list(mine.parent.iterdir())) == 1
-    assert len(calls) == 3 + 3  # of four parts the first one is as it was
-    found = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [(row["text"], row["length"]) for row in found] == [(text, len(text)) for _, text in rows]
+        predicted(output)
+    assert not output.exists()
+    if is_changed:
+        rows[20] = ("red", "another text")
+        (parts / "mine.txt").write_text("somebody's")
+    found = predicted(output)
+    assert len(calls) == 3 + (3 if is_changed else 2)  # of four parts two are left; the second one is changed
+    assert (
+        parts.exists() == is_changed and [path.name for path in parts.glob("*")] == ["mine.txt"] * is_changed
+    )
+    assert found == predicted(tmp_path / f"whole{ending}")
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -480,8 +411,7 @@ def test_bad_tables_are_named(table, tags, tmp_path):
     other = write_lines(tmp_path / "other.jsonl", [{"text": "x", "label": "reed"}] * 3)
 
     def find(rows, settings):
-        path = write_lines(tmp_path / "bad.jsonl", rows or good)
-        TASKS["classify"](table(train_file=path, **settings)).find_data()
+        found_task(table(train_file=write_lines(tmp_path / "bad.jsonl", rows or good), **settings))
 
     cases = [
         ([], dict(label_column="lable"), "did you mean label"),
@@ -506,9 +436,7 @@ def test_rows_that_cannot_be_used_are_counted(table, tmp_path, caplog):
     rows += [{"text": "x", "label": "red", "answer": "reject"}]  # of Prodigy
     rows += [{"text": text, "label": "red", "weight": 2} for text in ("nan", "\\N")]
     caplog.set_level("INFO", logger="absl")
-    task = TASKS["classify"](table(train_file=write_lines(tmp_path / "some.jsonl", rows)))
-    task.find_data()
-    digest = task.data_digest()
+    digest = found_task(table(train_file=write_lines(tmp_path / "some.jsonl", rows))).data_digest()
     told = ["row 1: has no text", "row 42: has no label", "row 43: has no text"]
     told += ["row 44: answer is 'reject', of Prodigy"]
     assert digest["train"]["problems"] == told

@@ -20,6 +20,8 @@ from tests.fixtures import write_records
 from tests.modeling.models import randomised
 from tests.records import without_masks
 from tests.refusals import assert_refused
+from tests.tasks.test_fine_tuning import found_task
+from tests.tasks.test_layouts import loss_and_gradients
 
 SIZES = dict(max_seq_length=LENGTH, max_predictions_per_seq=MOST)
 
@@ -58,12 +60,6 @@ def fixture_settings(tmp_path):
         return dict(**SIZES, input_files=path, do_eval=True, model={"vocab_size": ROWS})
 
     return write
-
-
-def found_task(config) -> PretrainingTask:
-    task = PretrainingTask(config)
-    task.find_data()
-    return task
 
 
 def eval_batch(config) -> dict[str, np.ndarray]:
@@ -131,16 +127,12 @@ def test_masked_words_alone_are_that_part_of_both_tasks(make_config):
         variable.assign(weights[variable.name])
     found = []
     for task, model in zip((both, alone), models):
-        with tf.GradientTape() as tape:
-            terms = task.terms(model(batch), batch)
-        names = [variable.name for variable in model.trainable_variables]
-        gradients = tape.gradient(terms["mlm_loss"][0], model.trainable_variables)
-        found.append((terms, dict(zip(names, gradients))))
-        assert set(task.weights(batch)) == {*task.losses} and set(terms) == {*task.metrics}
-    (terms, expected), (own_terms, gradients) = found
+        means, gradients = loss_and_gradients(task, model, batch)
+        found.append((means, dict(zip((each.name for each in model.trainable_variables), gradients))))
+        assert set(task.weights(batch)) == {*task.losses} and set(means) == {*task.metrics}
+    (means, expected), (own_means, gradients) = found
     assert alone.metrics == ("mlm_loss", "mlm_accuracy")
-    for name in alone.metrics:
-        np.testing.assert_allclose(own_terms[name], terms[name], rtol=1e-6)
+    assert own_means == pytest.approx({name: means[name] for name in alone.metrics}, rel=1e-6)
     others = {name for name in expected if "pooler" in name or "seq_relationship" in name}
     assert gradients.keys() == expected.keys() - others and len(others) == 4
     for name, gradient in gradients.items():
@@ -153,11 +145,8 @@ def test_records_and_objectives_that_go_together(make_config, tmp_path):
     """Pairs serve both. Texts without pairs have no next-sentence task, as the manifest beside them says."""
     made, paths = make_examples(16), {}
     texts = dataclasses.replace(made, first_lengths=made.lengths, is_random=np.zeros(16, bool))
-    for name, examples, objective in (
-        ("pairs", made, "mlm_nsp"),
-        ("texts", texts, "mlm"),
-        ("unknown", texts, None),
-    ):
+    written = (("pairs", made, "mlm_nsp"), ("texts", texts, "mlm"), ("unknown", texts, None))
+    for name, examples, objective in written:
         (tmp_path / name).mkdir()
         paths[name] = write_records(tmp_path / name / "a.tfrecord", encoding.encode(examples, "plain"))
         if objective:
@@ -169,22 +158,16 @@ def test_records_and_objectives_that_go_together(make_config, tmp_path):
         config = make_config(**SIZES, model=model, input_files=files, objective=objective)
         return PretrainingTask(config).find_data()
 
-    for names, objective, types in (
-        ("pairs", "mlm_nsp", 2),
-        ("unknown", "mlm_nsp", 2),
-        ("pairs texts", "mlm", 2),
-        ("texts", "mlm", 1),
-    ):
-        assert len(find(names, objective, types)) == len(names.split())
-    assert_refused(
-        find,
-        (
-            ("texts", "mlm_nsp", f"texts without pairs: {paths['texts']}. Give --objective=mlm"),
-            ("pairs texts", "mlm_nsp", "texts without pairs"),
-            ("texts", "mlm_nsp", 1, "has pairs of texts, and the model type_vocab_size=1"),
-            ("pairs", "mlm", 1, "feature segment_ids has values from 0 to 1, expected 0 to 0"),
-        ),
+    fitting = (("pairs", "mlm_nsp"), ("unknown", "mlm_nsp"), ("pairs texts", "mlm"), ("texts", "mlm", 1))
+    for names, *others in fitting:
+        assert len(find(names, *others)) == len(names.split())
+    cases = (
+        ("texts", "mlm_nsp", f"texts without pairs: {paths['texts']}. Give --objective=mlm"),
+        ("pairs texts", "mlm_nsp", "texts without pairs"),
+        ("texts", "mlm_nsp", 1, "has pairs of texts, and the model type_vocab_size=1"),
+        ("pairs", "mlm", 1, "feature segment_ids has values from 0 to 1, expected 0 to 0"),
     )
+    assert_refused(find, cases)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -248,16 +231,14 @@ def test_masks_that_are_stored_or_drawn_are_not_mixed_up(make_config, bare, sett
     assert find(stored)._train.mask_share is None and find(bare, mask_share=0.4)._train.mask_share == 0.4
     assert find(bare, eval_files=stored["input_files"], do_eval=True, **SIZES)._eval.mask_share is None
     other = dict(vocab_size=ROWS + 200)
-    assert_refused(
-        lambda given, more: find(given, **more),
-        (
-            (stored, dict(mask_share=0.3), "=0.3 draws masks, but the records of --input_files store masks"),
-            (bare, dict(max_predictions_per_seq=5), "per_seq=5 is for records that store masks"),
-            (bare, dict(objective="mlm_nsp"), "texts without pairs.*Give --objective=mlm"),
-            (bare, dict(model=other), "drawing masks needs a vocabulary. Give --vocab_file=PATH"),
-            (bare, dict(do_whole_word_mask=True), "do_whole_word_mask=True needs --mask_share"),
-            (bare, dict(mask_span_length=3.0), "mask_span_length=3.0 needs --mask_share"),
-            (bare, dict(mask_share=0.3, objective="mlm_nsp"), "=0.3 is not read by objective=mlm_nsp"),
-            (bare, dict(mask_share=30), "Shares are fractions: 0.3 for 30 percent"),
-        ),
+    cases = (
+        (stored, dict(mask_share=0.3), "=0.3 draws masks, but the records of --input_files store masks"),
+        (bare, dict(max_predictions_per_seq=5), "per_seq=5 is for records that store masks"),
+        (bare, dict(objective="mlm_nsp"), "texts without pairs.*Give --objective=mlm"),
+        (bare, dict(model=other), "drawing masks needs a vocabulary. Give --vocab_file=PATH"),
+        (bare, dict(do_whole_word_mask=True), "do_whole_word_mask=True needs --mask_share"),
+        (bare, dict(mask_span_length=3.0), "mask_span_length=3.0 needs --mask_share"),
+        (bare, dict(mask_share=0.3, objective="mlm_nsp"), "=0.3 is not read by objective=mlm_nsp"),
+        (bare, dict(mask_share=30), "Shares are fractions: 0.3 for 30 percent"),
     )
+    assert_refused(lambda given, more: find(given, **more), cases)

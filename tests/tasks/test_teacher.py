@@ -1,6 +1,8 @@
 """--teacher: the loss by its formula, logits of another model in the order of the task's classes, kept, and
 what is refused."""
 
+import functools
+import itertools
 import json
 import os
 import pathlib
@@ -10,17 +12,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official.data.pipeline import TrainingOrder
 from official.data.tables.labels import Labels
 from official.inference import load, teacher
 from official.io.errors import ConfigError
 from official.modeling import objectives
 from tests.fine_tuning_files import COLOURS, VOCABULARY
-from tests.modeling.models import copy_weights, randomised
 from tests.refusals import assert_refused
 from tests.run_folders import assert_resumes, run, state_of
 from tests.tasks.test_fine_tuning import MIRRORED
-from tests.tasks.test_layouts import assert_same_gradients, loss_and_gradients
+from tests.tasks.test_layouts import assert_same_as_plain
 from tests.tasks.test_own_data import fixture_table  # noqa: F401
 
 TEACHERS = []  # the folder of one, for all tests
@@ -49,32 +49,35 @@ def log_of_several(logits):
 
 
 def test_the_loss_equals_numpy():
+    """Of labels, smoothed or not, with weights of classes, and of a teacher."""
     generator = np.random.default_rng(4)
     logits, theirs = generator.normal(size=(2, 5, 3), scale=2)
-    weights, ones = np.array([1, 0, 1, 1, 1.0]), generator.integers(0, 3, 5)
+    ones, of_classes = generator.integers(0, 3, 5), generator.uniform(0.5, 2.0, 5)
     labels = {"one": ones, "several": np.eye(3)[ones], "number": generator.normal(size=5)}
-    temperature, share = 3.0, 0.7
-    for kind in labels:
+    temperature, share, weights = 3.0, 0.7, np.array([1, 0, 1, 1, 1.0])
+    distillations = None, objectives.Distillation(temperature, share)
+    for kind, smoothing, distillation in itertools.product(labels, (0.0, 0.1), distillations):
         own, other = (logits[:, :1], theirs[:, :1]) if kind == "number" else (logits, theirs)
-        batch = {"labels": labels[kind], "example_weights": weights, "teacher_logits": other}
-        batch = {
-            name: value if value.dtype == np.int64 else np.float32(value) for name, value in batch.items()
-        }
+        batch = {"labels": labels[kind], "example_weights": weights, "class_weights": of_classes}
+        batch = {name: value if value is ones else np.float32(value) for name, value in batch.items()}
+        batch["teacher_logits"] = np.float32(other)
         if kind == "number":
             hard, soft = (own[:, 0] - labels[kind]) ** 2, (own[:, 0] - other[:, 0]) ** 2
         elif kind == "one":
-            hard = -log_softmax(own)[range(5), ones]
+            hard = -((np.eye(3)[ones] * (1 - smoothing) + smoothing / 3) * log_softmax(own)).sum(axis=-1)
             log_p, log_q = log_softmax(other / temperature), log_softmax(own / temperature)
             soft = temperature**2 * (np.exp(log_p) * (log_p - log_q)).sum(axis=-1)
         else:
-            wanted = np.stack([labels[kind], 1 - labels[kind]], axis=-1)
+            smoothed = labels[kind] * (1 - smoothing) + smoothing / 2
+            wanted = np.stack([smoothed, 1 - smoothed], axis=-1)
             hard = -(wanted * log_of_several(own)).sum(axis=-1).mean(axis=-1)
             log_p, log_q = log_of_several(other / temperature), log_of_several(own / temperature)
             soft = temperature**2 * (np.exp(log_p) * (log_p - log_q)).sum(axis=-1).mean(axis=-1)
-        expected = weights @ ((1 - share) * hard + share * soft)
-        distillation = objectives.Distillation(temperature, share)
-        terms = objectives.label_terms(tf.constant(np.float32(own)), batch, kind, distillation=distillation)
-        assert [float(each) for each in terms["label_loss"]] == pytest.approx([expected, 4], rel=1e-5), kind
+        losses, counted = (1 - share) * hard + share * soft if distillation else hard, weights * of_classes
+        terms = objectives.label_terms(tf.constant(np.float32(own)), batch, kind, smoothing, distillation)
+        found = [float(each) for each in terms["label_loss"]]
+        expected = [counted @ losses, counted.sum()]
+        assert found == pytest.approx(expected, rel=1e-5), (kind, smoothing, distillation)
 
 
 def test_logits_are_the_teachers_in_the_order_of_the_classes_and_kept(table, folder, monkeypatch, caplog):
@@ -100,18 +103,8 @@ def test_logits_are_the_teachers_in_the_order_of_the_classes_and_kept(table, fol
 
 
 def test_losses_and_gradients_do_not_depend_on_packing(table, folder):
-    models, results = [], []
-    for settings in ({}, {"pack": True}):
-        config = table(count=40, do_eval=False, length_buckets="never", teacher=folder, **settings)
-        task = teacher.make_task(config)
-        task.find_data()
-        batch = next(iter(task.train_dataset(40, 40, TrainingOrder(0))))
-        model = task.build_model()
-        models.append(copy_weights(models[0], model) if models else randomised(model))
-        results.append(loss_and_gradients(task, model, batch))
-    (expected, gradients), (found, others) = results
-    assert found == pytest.approx(expected, rel=2e-5)
-    assert_same_gradients(models[0], others, gradients, ("key/bias",))
+    of_teacher = functools.partial(table, teacher=folder)
+    assert_same_as_plain(of_teacher, teacher.make_task, [dict(pack=True)], ("key/bias",))
 
 
 @pytest.mark.slow

@@ -14,12 +14,6 @@ from tests.shared_steps import fixture_step_pool, shared_steps  # noqa: F401
 FILES, EACH = 4, 24  # of short sequences
 
 
-@pytest.fixture(name="deterministic")
-def fixture_deterministic():
-    """Settings for the same bits every time."""
-    return {"deterministic": True}
-
-
 @pytest.fixture(autouse=True)
 def _small_buffers(monkeypatch):
     """Sequences that are packed on the fly are more than are looked at together."""

@@ -94,7 +94,7 @@ def test_the_mlperf_log_has_the_keys_that_exist(make_config):
 
 
 def test_the_mlperf_log_has_the_rates_that_are_read(make_config):
-    changes = dict(lr_schedule='{"0": 2e-3, "5": 4e-3, "7": 1e-3}')
-    config = make_config(**changes, learning_rate=None, warmup_steps=None)
+    rates = '{"0": 2e-3, "5": 4e-3, "7": 1e-3}'
+    config = make_config(lr_schedule=rates, learning_rate=None, warmup_steps=None)
     found = dict(mllog.run_settings(config, "cpu-1", 8, 1))
     assert (found["opt_base_learning_rate"], found["opt_end_learning_rate"]) == (4e-3, 1e-3)

@@ -26,9 +26,8 @@ from tests.refusals import assert_refused
 from tests.run_folders import run
 from tests.tasks.test_pretraining import found_task
 from tests.training.conftest import EACH, FILES
-from tests.training.test_training import make_loop, run_steps
+from tests.training.test_training import PACKED, UNPAD, make_loop, run_steps
 
-PACKED, UNPAD = dict(pack_on_the_fly=True), dict(unpad=True)
 STATIC = dict(static_mask=True, max_seq_length=LENGTH, max_predictions_per_seq=MOST)
 ELECTRA = dict(objective="electra", model=dict(family="electra", embedding_size=8))
 EVERY = dict(do_eval=True, num_eval_samples=FILES * EACH)

@@ -26,9 +26,8 @@ def make_config(make_config):
 
 def pipeline(stages, devices: int, **settings) -> dict:
     """Settings of a pipeline on logical CPUs."""
-    return dict(
-        distribution_strategy="pipeline", pipeline_stages=str(stages), num_virtual_devices=devices, **settings
-    )
+    own = dict(distribution_strategy="pipeline", pipeline_stages=str(stages), num_virtual_devices=devices)
+    return own | settings
 
 
 def steps_of(config, steps: int = 3):
@@ -149,9 +148,7 @@ def test_a_checkpoint_of_four_stages_goes_on_on_one_device(make_config, record_f
 def test_what_cannot_be_is_said_in_a_line(make_config):
     cases = [
         (pipeline(2, 3), "num_virtual_devices=3 is not divisible by the 2 devices"),
-        (pipeline(9, 8), "pipeline_stages=9"),
         (dict(distribution_strategy="pipeline", num_virtual_devices=2), "needs --pipeline_stages"),
-        (pipeline("emb+pos / hid*4 / mlm+nsp", 3), "num_hidden_layers=3"),
     ]
     assert_refused(lambda settings: steps_of(make_config(**settings), 1), cases)
     config = make_config(distribution_strategy="pipeline", pipeline_stages="3", num_gpus=4)  # of a plan

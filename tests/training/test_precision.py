@@ -1,5 +1,5 @@
 """The native update, whose copies of the weights are never out of date, and --allreduce_dtype: the same to
-rounding as float32; overflows are seen, and packs are sent while the backward pass goes on."""
+rounding as float32; overflows are seen."""
 
 import numpy as np
 import pytest
@@ -13,16 +13,7 @@ from official.optimization.train_state import LossScale
 from official.training import resume, run_lock
 from tests.fixtures import slow
 from tests.run_folders import assert_same_state, state_of
-from tests.training.test_training import (
-    DROPOUT,
-    LOCAL,
-    all_reduces,
-    make_loop,
-    replicas,
-    run_steps,
-    train,
-    values,
-)
+from tests.training.test_training import DROPOUT, LOCAL, make_loop, replicas, run_steps, train, values
 
 
 def copies_of(loop) -> dict[str, tf.Variable]:
@@ -214,30 +205,6 @@ def test_an_overflow_of_the_sum_skips_the_step(make_config):
     wide = make_loop(replaced(config, allreduce_dtype="float32"))
     wide.state.loss_scale.scale.assign(2.0**30)
     assert int(run_steps(wide, wide._train_iterator(), 1)["skipped"]) == 0
-
-
-def ancestors(operations) -> set:
-    """Returns the operations that have to be done before some are, these among them."""
-    found, left = set(), list(operations)
-    while left:
-        operation = left.pop()
-        if operation not in found:
-            found.add(operation)
-            left += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
-    return found
-
-
-@pytest.mark.slow
-def test_the_packs_of_the_last_layers_do_not_wait_for_the_first_layers(make_config):
-    packs = dict(explicit_allreduce=True, allreduce_bytes_per_pack=5000 * tf.bfloat16.size)
-    settings = dict(allreduce_dtype="bfloat16", num_accumulation_steps=2, **replicas(2, None))
-    config = make_config(dict(num_hidden_layers=3), **packs, **settings)
-    packs = [each for each in all_reduces(config) if each.inputs[0].shape.num_elements() > 8]
-    before = [ancestors([pack]) for pack in packs if "replica_1" not in pack.name]
-    calls = {each for each in set.union(*before) if each.type.endswith("PartitionedCall")}
-    needed = [len(found & calls) for found in before]
-    # The first pack needs the backward pass of the heads alone; others, in their order, that of more layers.
-    assert needed == sorted(needed) and len(set(needed)) > 2, needed
 
 
 def test_nccl_does_not_add_up_bfloat16(make_config):

@@ -38,7 +38,7 @@ def products_in_layers(config) -> float:
 
 
 @pytest.mark.slow
-def test_a_profile_is_written_and_changes_no_number(make_config, tmp_path, shared_steps):
+def test_a_profile_is_written_and_changes_no_number(make_config, tmp_path):
     """The steps of the window end within intervals and beyond one."""
     shared = dict(STEPS, model=dict(num_hidden_layers=2), do_eval=True)
     plain = make_config(**shared, model_dir=str(tmp_path / "plain"))
@@ -64,7 +64,7 @@ def test_a_profile_is_written_and_changes_no_number(make_config, tmp_path, share
 
 
 @pytest.mark.slow
-def test_memory_by_layer(make_config, shared_steps):
+def test_memory_by_layer(make_config):
     """Large enough for the pool that tells of tensors of 256 KiB and more."""
     model = dict(vocab_size=2000, num_hidden_layers=2, hidden_size=64, intermediate_size=256)
     steps = dict(num_steps_per_epoch=3, steps_per_loop=3, train_batch_size=128)
@@ -90,9 +90,7 @@ def test_memory_by_layer(make_config, shared_steps):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_within_the_window_leaves_nothing(
-    make_config, monkeypatch, caplog, shared_steps
-):
+def test_a_run_that_is_stopped_within_the_window_leaves_nothing(make_config, monkeypatch, caplog):
     config = make_config(**STEPS, profile_steps="2,7", profile_memory=True)
     with monkeypatch.context() as patches:
         interrupt_at(patches, 3)
@@ -105,14 +103,14 @@ def test_a_run_that_is_stopped_within_the_window_leaves_nothing(
     assert read(config, "profile.json")["steps"] == [5, 6]
 
 
-def test_steps_that_are_over_are_told(make_config, caplog, shared_steps):
+def test_steps_that_are_over_are_told(make_config, caplog):
     run(make_config(**STEPS, stop_steps=4))
     config = make_config(**STEPS, profile_steps="2,6")
     run(config)
     assert "steps 2,6 do not begin after step 4" in caplog.text and files_of(config) == set()
 
 
-def test_a_profiler_that_is_in_use_costs_a_line(make_config, tmp_path, caplog, shared_steps):
+def test_a_profiler_that_is_in_use_costs_a_line(make_config, tmp_path, caplog):
     config = make_config(**STEPS, profile_steps="2,6")
     tf.profiler.experimental.start(str(tmp_path / "other"))
     try:
@@ -151,7 +149,7 @@ def test_the_pool_that_tells_of_all_memory_changes_no_bit(workspace, tmp_path): 
     assert {("layer_0", "forward"), ("layer_0", "backward"), ("masked_lm", "backward")} <= parts
 
 
-def test_an_old_tensorflow_writes_the_trace_alone(make_config, monkeypatch, caplog, shared_steps):
+def test_an_old_tensorflow_writes_the_trace_alone(make_config, monkeypatch, caplog):
     monkeypatch.setattr(tables, "read_space", lambda content: None)
     config = make_config(**STEPS, profile_steps="2,3")
     run(config)

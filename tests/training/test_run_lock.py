@@ -16,6 +16,7 @@ from official.reporting.metrics import read_metrics
 from official.tasks import TASKS
 from official.training import resume, run_lock
 from official.training import run as runner
+from tests.refusals import assert_refused
 from tests.run_folders import result_of, run
 from tests.training import test_loop
 
@@ -41,12 +42,10 @@ def interrupt_at(monkeypatch, step: int) -> None:
     test_loop.interrupt_at(monkeypatch, step)
 
 
-def test_every_setting_says_its_part_in_the_training():
+def test_every_setting_says_its_part_in_the_training(make_config):
     """A new one of what is read or how weights are updated is refused once a run is over, unless its row says
     otherwise."""
-    config = config_lib.build_config(
-        [("test", dict(model={"vocab_size": 50}, model_dir="x", use_synthetic_data=True))]
-    )
+    config = make_config()
     parts = {name: field.part_in_training(config) for name, field in config_lib.FIELDS.items()}
     assert set(parts.values()) == {None, IDENTITY, RECIPE, LENGTH}
     identity = (
@@ -58,14 +57,10 @@ def test_every_setting_says_its_part_in_the_training():
     length = "num_steps_per_epoch num_train_epochs stop_steps stop_threshold early_stopping_patience"
     for part, names in ((IDENTITY, identity), (LENGTH, length)):
         assert {name for name in parts if parts[name] == part} == set(names.split())
-    for part, names in (
-        (None, "keep_checkpoints steps_per_loop num_gpus eval_batch_size distribution_strategy verbosity"),
-        (
-            RECIPE,
-            "learning_rate train_batch_size dtype allreduce_dtype seed optimizer_type input_files"
-            " max_seq_length",
-        ),
-    ):
+    free = "keep_checkpoints steps_per_loop num_gpus eval_batch_size distribution_strategy verbosity"
+    recipe = "learning_rate train_batch_size dtype allreduce_dtype seed optimizer_type input_files"
+    recipe += " max_seq_length"
+    for part, names in ((None, free), (RECIPE, recipe)):
         assert [name for name in names.split() if parts[name] != part] == []
     same = config_lib.FIELDS["data_dir"].is_same
     assert same("a", "/x/a/", "/x") and same("a, b/../c", "/x/a,/x/c", "/x") and same(None, None)
@@ -307,9 +302,8 @@ def test_several_seeds_are_a_record_too(glue, tmp_path):
     assert result.scores["accuracy"] == pytest.approx(np.mean(accuracies))
     assert result.scores["accuracy_std"] == pytest.approx(np.std(accuracies, ddof=1))
     page = (tmp_path / "run" / "report.html").read_text()
-    assert all(
-        f'href="{each.name}/report.html"' in page and (each / "report.html").exists() for each in folders
-    )
+    for each in folders:
+        assert f'href="{each.name}/report.html"' in page and (each / "report.html").exists()
     before = files_of(tmp_path / "run")
     again = several(num_runs=2)
     assert again.exit_code == 0 and files_of(tmp_path / "run") == before
@@ -407,20 +401,22 @@ def test_a_squad_run_is_asked_without_its_original_vocabulary(squad, tmp_path, v
 def test_a_run_takes_the_vocabulary_that_lies_beside_its_records(make_config, record_files, tmp_path, caplog):
     words = [*SPECIAL, *(f"Word{number}" for number in range(45))]
     settings = dict(input_files=record_files(), num_steps_per_epoch=5)
-    exports = dict(settings, export_dir=str(tmp_path / "export"))
-    with pytest.raises(ConfigError, match="export_dir needs the vocabulary"):
-        TASKS["pretrain"](make_config(**exports)).find_data()
+    exports = dict(export_dir=str(tmp_path / "export"))
+
+    def find(change):
+        task = TASKS["pretrain"](make_config(**{**settings, **change}))
+        task.find_data()
+        return task
+
+    assert_refused(find, [(exports, "export_dir needs the vocabulary")])
     beside, other = tmp_path / "train" / "vocab.txt", tmp_path / "other.txt"
     beside.write_text("\n".join(words) + "\n")
     other.write_text("\n".join([*SPECIAL, *reversed(words[5:])]) + "\n")
-    given = TASKS["pretrain"](make_config(**settings, vocab_file=str(beside)))
-    with pytest.raises(ConfigError, match="is cased: 45 of 45 words"):
-        given.find_data()
+    assert_refused(find, [(dict(vocab_file=str(beside)), "is cased: 45 of 45 words")])
     (tmp_path / "train" / "manifest.json").write_text('{"flags": {"do_lower_case": false}}')
-    given.find_data()
-    assert given.companions["vocab.txt"] == beside.read_bytes()
+    assert find(dict(vocab_file=str(beside))).companions["vocab.txt"] == beside.read_bytes()
     assert "part-00000 begins with token 0, but [CLS] is 2 in " in caplog.text  # no record does
-    TASKS["pretrain"](make_config(**exports)).find_data()
+    find(exports)
     run(make_config(**settings))
     assert (tmp_path / "run" / "vocab.txt").read_bytes() == beside.read_bytes()
     assert lower_case_of(tmp_path / "run") is False
@@ -428,15 +424,12 @@ def test_a_run_takes_the_vocabulary_that_lies_beside_its_records(make_config, re
     more = record_files(name="more")
     (tmp_path / "more" / "vocab.txt").write_bytes(other.read_bytes())
     both = f"{settings['input_files']},{more}"
-    for change, message in (
+    cases = [
         (dict(vocab_file=str(other)), "other.txt is not the vocabulary of the records, .*train/vocab.txt"),
         (dict(input_files=both), "are different vocabularies"),
         (dict(input_files=both, vocab_file=str(beside)), "not the vocabulary of .*more/vocab.txt"),
         (dict(vocab_file=str(beside), do_lower_case=True), "=false, --do_lower_case says true. Drop it"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            TASKS["pretrain"](make_config(**{**settings, **change})).find_data()
+    ]
+    assert_refused(find, cases)
     beside.write_text("\n".join([*words, *(f"more{number}" for number in range(128))]) + "\n")
-    task = TASKS["pretrain"](make_config(**settings))
-    task.find_data()
-    assert not task.companions and "has 178 words, but the model's vocab_size is 50" in caplog.text
+    assert not find({}).companions and "has 178 words, but the model's vocab_size is 50" in caplog.text

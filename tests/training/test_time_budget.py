@@ -45,11 +45,10 @@ def clock(monkeypatch):
 def test_a_budget_goes_on_after_an_interruption_and_its_rates_replay_it(
     make_config, record_files, clock, tmp_path
 ):
-    shared = dict(input_files=record_files(), num_train_epochs=None, num_steps_per_epoch=None)
+    shared = dict(num_train_epochs=None, num_steps_per_epoch=None, warmup_steps=None)
     shared |= dict(do_eval=True, num_eval_samples=8, async_checkpoints=False, optimizer_type="adamw")
-    by_time = dict(
-        budget_hours=SECS / HOUR, lr_schedule="wsd_linear", decay_proportion=0.5, warmup_steps=None
-    )
+    shared |= dict(input_files=record_files())
+    by_time = dict(budget_hours=SECS / HOUR, lr_schedule="wsd_linear", decay_proportion=0.5)
     config = make_config(**shared, **by_time)
     first_clock = clock(SECS // 3)
     first = run(config)
@@ -80,7 +79,6 @@ def test_a_budget_goes_on_after_an_interruption_and_its_rates_replay_it(
         model_dir=str(tmp_path / "replay"),
         lr_schedule=json.dumps(second.learning_rates),
         learning_rate=None,
-        warmup_steps=None,
     )
     run(replayed)
     assert_close(state_of(tmp_path / "replay", second.step), state_of(tmp_path / "run", second.step))

@@ -19,27 +19,27 @@ def text(seed: int = 1) -> Text:
     return Text(make_vocabulary(100, None), np.random.default_rng(seed))
 
 
+def checked(files, schema) -> int:
+    """Returns the number of records in files. Checks the first ones."""
+    records = [record for path in files for record in record_files.read_rows(path, "plain")]
+    assert not any(schema_lib.describe_example(record, schema) for record in records[:50])
+    return len(records)
+
+
 def test_records_are_those_of_the_schema(monkeypatch):
     monkeypatch.setattr(generated, "RECORDS", 256)
     for length, slots in ((8, 2), (128, 20)):
         rules, words = ExampleRules(length, slots, dupe_factor=1), make_vocabulary(100, None)
         pattern = generated.write_pretraining(f"ram://test-generated/{length}", words, rules, seed=3)
         files, schema = record_files.find_files(pattern), schema_lib.pretraining_schema(length, slots, 100)
-        assert len(files) == 32
+        assert len(files) == 32 and checked(files, schema) == 256
         record_files.check_first_record(files, schema, "input_files")
-        records = [record for path in files for record in record_files.read_rows(path, "plain")]
-        assert len(records) == generated.RECORDS
-        assert not any(schema_lib.describe_example(record, schema) for record in records[:50])
 
 
 def test_texts_are_full_rows_without_masks(make_config):
     given = dict(objective="mlm", mask_share=0.3, max_predictions_per_seq=20)  # which is the default
-    config = make_config(generated_data=True, use_synthetic_data=False, **given)
-    files = PretrainingTask(config).find_data()
-    schema = schema_lib.pretraining_schema(16, 0, 50)
-    records = [record for path in files for record in record_files.read_rows(path, "plain")]
-    assert len(records) == generated.RECORDS
-    assert not any(schema_lib.describe_example(record, schema) for record in records[:50])
+    files = PretrainingTask(make_config(generated_data=True, use_synthetic_data=False, **given)).find_data()
+    assert checked(files, schema_lib.pretraining_schema(16, 0, 50)) == generated.RECORDS
     assert not record_files.store_masks(files)
 
 
@@ -66,9 +66,7 @@ def test_questions_have_their_answers_in_the_context(tmp_path):
 
 def test_words_of_a_vocabulary_are_whole_and_special_ones_are_left_out(tmp_path):
     path = tmp_path / "vocab.txt"
-    path.write_text(
-        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##s", "red", "Red", "!"]) + "\n"
-    )
+    path.write_text("\n".join("[PAD] [UNK] [CLS] [SEP] [MASK] ##s red Red !".split()) + "\n")
     words = Text(make_vocabulary(9, str(path)), np.random.default_rng(0)).words(20, 20)
     assert set(words) == {"red"}
     with pytest.raises(ConfigError, match="generated_data: vocab_size=5 has no room"):

@@ -10,8 +10,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from official.cli import glue as download_glue_data
-from official.cli import scores as make_glue_submission
+from official.cli import glue as script
+from official.cli import scores
 from official.data.glue import files as files_lib
 from official.data.glue.tasks import TASKS
 from official.io.errors import ConfigError
@@ -23,8 +23,7 @@ def download(run_program, tmp_path):
     """Returns a function that runs the program of the download, with a base URL, into the folder `data`."""
 
     def run(url, *flags):
-        arguments = [f"--data_dir={tmp_path}/data", f"--base_url={url}", *flags]
-        return run_program(download_glue_data.run_glue, *arguments).out
+        return run_program(script.run_glue, f"--data_dir={tmp_path}/data", f"--base_url={url}", *flags).out
 
     return run
 
@@ -34,8 +33,8 @@ def submit(run_program):
     """Returns a function that runs the program of the zip file."""
 
     def run(output, *flags):
-        arguments = ["--predictions", *flags, f"--output={output}"]
-        return run_program(make_glue_submission.run_glue_submission, *arguments).out
+        given = ["--predictions", *flags, f"--output={output}"]
+        return run_program(scores.run_glue_submission, *given).out
 
     return run
 
@@ -45,27 +44,21 @@ def submit(run_program):
 
 
 @pytest.fixture
-def runs(tmp_path):
-    """Returns folders of runs, each with predictions of one task; QQP's are few, as those of its test file in
-    data/."""
-    folders = []
+def runs(tmp_path, monkeypatch):
+    """Returns folders of runs, each with predictions of one task; of QQP three rows are the published number,
+    for files of a size for tests."""
+    test, folders = TASKS["qqp"].splits["test"], []
+    monkeypatch.setitem(TASKS["qqp"].splits, "test", type(test)(test.files, 3))
     for name, task in TASKS.items():
-        rows = 3 if name == "qqp" else task.splits["test"].rows
-        predictions = np.arange(rows) % 6 if task.is_regression else np.arange(rows) % len(task.labels)
+        rows = np.arange(task.splits["test"].rows)
         folders.append(tmp_path / "runs" / name)
-        files_lib.write_predictions(task, predictions, str(folders[-1]))
+        labels = rows % (6 if task.is_regression else len(task.labels))
+        files_lib.write_predictions(task, labels, str(folders[-1]))
         (folders[-1] / "result.json").write_text("{}")
     return folders
 
 
-@pytest.fixture
-def small_qqp(monkeypatch):
-    """Makes three rows the published number of QQP, for files of a size for tests."""
-    test = TASKS["qqp"].splits["test"]
-    monkeypatch.setitem(TASKS["qqp"].splits, "test", type(test)(test.files, 3))
-
-
-def test_the_zip_file_has_all_files_and_nothing_else(runs, small_qqp, tmp_path, submit):
+def test_the_zip_file_has_all_files_and_nothing_else(runs, tmp_path, submit):
     output = tmp_path / "out" / "submission.zip"
     lines = submit(output, *runs).splitlines()
     with zipfile.ZipFile(output) as archive:
@@ -79,22 +72,21 @@ def test_the_zip_file_has_all_files_and_nothing_else(runs, small_qqp, tmp_path, 
     assert output.read_bytes() == first
 
 
-def test_what_is_missing_or_wrong_is_listed_and_nothing_is_written(runs, small_qqp, tmp_path, submit, capsys):
+def test_what_is_missing_or_wrong_is_listed_and_nothing_is_written(runs, tmp_path, submit, capsys):
     output = tmp_path / "submission.zip"
     (runs[-1] / "WNLI.tsv").unlink()
     text = (runs[0] / "CoLA.tsv").read_text()
     (runs[0] / "CoLA.tsv").write_text(text[: text.rindex("1062")])
-    message = (
-        "2 of 11 files are invalid, nothing was written: .*CoLA.tsv: 1,062 predictions, expected 1,063; "
-    )
-    with pytest.raises(ConfigError, match=message + "WNLI.tsv is missing.$"):
+    wrong = "CoLA.tsv: 1,062 predictions, expected 1,063"
+    message = f"2 of 11 files are invalid, nothing was written: .*{wrong}; WNLI.tsv is missing.$"
+    with pytest.raises(ConfigError, match=message):
         submit(output, *runs)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"CoLA.tsv     {runs[0]}/CoLA.tsv: 1,062 predictions, expected 1,063."
+    assert lines[0] == f"CoLA.tsv     {runs[0]}/{wrong}."
     assert lines[-1] == "WNLI.tsv     WNLI.tsv is missing." and len(lines) == 11 and not output.exists()
 
 
-def test_folders_without_a_file_of_a_task_or_with_two_are_refused(runs, small_qqp, tmp_path, submit):
+def test_folders_without_a_file_of_a_task_or_with_two_are_refused(runs, tmp_path, submit):
     files_lib.write_predictions(TASKS["cola"], np.zeros(1063, int), str(runs[1]))
     cases = (
         (tmp_path, "11 of 11 files are invalid, nothing was written: CoLA.tsv is missing; "),
@@ -112,35 +104,34 @@ _MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
 
 def published_files() -> dict:
     """Returns {source of the script: content}: the published files in small."""
-    module, found = download_glue_data, {}
-    for folder, source in module.ARCHIVES.items():
+    found = {}
+    for folder, source in script.ARCHIVES.items():
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(f"{folder}/original/raw.tsv", "not wanted")
-            for number, name in enumerate(module.files_of(folder)):
+            for number, name in enumerate(script.files_of(folder)):
                 archive.writestr(name, f"{name} {number}\n" * 3)
         found[source] = buffer.getvalue()
-    for source, numbers in ((module.MRPC_TRAIN, range(4)), (module.MRPC_TEST, range(4, 6))):
+    for source, numbers in ((script.MRPC_TRAIN, range(4)), (script.MRPC_TEST, range(4, 6))):
         rows = [f"{number % 2}\t{number}\t{number + 50}\ta {number}\tb {number}" for number in numbers]
         found[source] = ("\ufeff" + "\r\n".join([_MRPC_HEADER, *rows]) + "\r\n").encode()
-    found[module.AX] = b"index\tsentence1\tsentence2\n0\ta\tb\n"
-    found[module.MRPC_DEV_IDS] = b"3\t53\n1\t51\n"
+    found[script.AX] = b"index\tsentence1\tsentence2\n0\ta\tb\n"
+    found[script.MRPC_DEV_IDS] = b"3\t53\n1\t51\n"
     return found
 
 
 @pytest.fixture
 def mirror(tmp_path, monkeypatch):
     """Writes small files under the published paths, and puts their sizes and sums in the script's tables."""
-    module, folder = download_glue_data, tmp_path / "mirror"
-    small = {}
+    small, folder = {}, tmp_path / "mirror"
     for source, content in published_files().items():
         path = folder / source.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        small[source] = module.Source(source.path, len(content), hashlib.sha256(content).hexdigest())
-    monkeypatch.setattr(module, "ARCHIVES", {name: small[source] for name, source in module.ARCHIVES.items()})
+        small[source] = script.Source(source.path, len(content), hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(script, "ARCHIVES", {name: small[source] for name, source in script.ARCHIVES.items()})
     for name in ("AX", "MRPC_TRAIN", "MRPC_TEST", "MRPC_DEV_IDS"):
-        monkeypatch.setattr(module, name, small[getattr(module, name)])
+        monkeypatch.setattr(script, name, small[getattr(script, name)])
     return folder
 
 
@@ -202,14 +193,14 @@ def test_all_tasks_are_downloaded_once_and_mrpc_is_split_as_glue_does(server, tm
         rows = files_lib.read_split(TASKS["mrpc"], split, str(data))
         assert len(rows) == 2 and not rows.problems
     # AX needs the data of MNLI.
-    assert download_glue_data.folders_of("ax, mnli-mm,cola") == ["MNLI", "AX", "CoLA"]
+    assert script.folders_of("ax, mnli-mm,cola") == ["MNLI", "AX", "CoLA"]
 
 
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_transfer_that_broke_off_is_resumed(server, tmp_path, download, ranges):
     url, state = server
     state.update(cut=1, ranges=ranges)
-    size = download_glue_data.ARCHIVES["CoLA"].size
+    size = script.ARCHIVES["CoLA"].size
     message = rf"CoLA.zip: the transfer ended after {size // 2:,} of {size:,} bytes. Run this again"
     with pytest.raises(ConfigError, match=message):
         download(url, "--tasks=cola")

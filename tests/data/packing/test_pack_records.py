@@ -18,6 +18,7 @@ from official.data.pretraining.examples import Examples
 from official.data.records import encoding, record_formats
 from official.io.errors import ConfigError
 from tests.data.records.test_records import LENGTH, MOST, make_examples
+from tests.data.text.test_documents import write
 from tests.fixtures import slow, write_records
 from tests.records import encode
 
@@ -28,7 +29,7 @@ def make_input(folder, kind: str) -> str:
     """Writes files of examples, of which two are the same one, and returns the folder."""
     os.makedirs(folder, exist_ok=True)
     for number in range(FILES):
-        examples = make_examples(SEQUENCES, seed=number % 2, shortest=6, most=MOST)
+        examples = make_examples(SEQUENCES, seed=number % 2, shortest=6)
         write_records(f"{folder}/{number}.tfrecord", encode(examples, kind))
     return str(folder)
 
@@ -62,22 +63,18 @@ def test_every_sequence_is_in_exactly_one_row(tmp_path, kind):
 
 
 def test_what_manifests_of_several_folders_say_is_kept_or_refused(tmp_path):
-    def write(name, **flags):
-        (tmp_path / name / "manifest.json").write_text(json.dumps({"flags": flags}))
+    def say(name, **flags):
+        write(tmp_path / name / "manifest.json", json.dumps({"flags": flags}))
 
     job = creation.Job(f"{tmp_path}/a,{tmp_path}/b", str(tmp_path / "out"), num_shards=1)
+    say("a", do_lower_case=True, objective="mlm_nsp")
+    say("b", do_lower_case=False)
     for number, name in enumerate("ab"):
-        (tmp_path / name).mkdir()
-        write_records(
-            tmp_path / name / "x.tfrecord", encode(make_examples(20, seed=number, most=MOST), "plain")
-        )
-    write("a", do_lower_case=True, objective="mlm_nsp")
-    write("b", do_lower_case=False)
-    with pytest.raises(
-        ConfigError, match="b/x.tfrecord was made with do_lower_case=false, .*a/x.tfrecord says"
-    ):
+        write_records(tmp_path / name / "x.tfrecord", encode(make_examples(20, seed=number), "plain"))
+    told = "b/x.tfrecord was made with do_lower_case=false, .*a/x.tfrecord says"
+    with pytest.raises(ConfigError, match=told):
         creation.pack_records(job)
-    write("b", objective="mlm")
+    say("b", objective="mlm")
     flags = creation.pack_records(job)["flags"]
     assert (flags["do_lower_case"], flags["objective"]) == (True, "mlm")
 
@@ -124,11 +121,13 @@ def test_the_plan_of_shards_takes_no_more_memory_for_more_shards_and_rows():
     assert places.max() < runs.counts.max() and runs.ends[-1] == copies.histogram().counts[32]
 
 
-def test_records_of_another_length_are_named(tmp_path, plain):
+def test_records_of_another_length_and_more_shards_than_rows_are_refused(tmp_path, plain):
+    with pytest.raises(ConfigError, match="--num_shards=1000000 is more than the"):
+        creation.pack_records(creation.Job(plain, str(tmp_path / "out"), num_shards=10**6))
     bad = make_examples(3, length=16, shortest=6)
     write_records(f"{plain}/9.tfrecord", encoding.encode(bad, "plain"))
     with pytest.raises(ConfigError, match=r"9\.tfrecord, record 1: it is plain, 16 tokens"):
-        creation.pack_records(creation.Job(plain, str(tmp_path / "out")))
+        creation.pack_records(creation.Job(plain, str(tmp_path / "other")))
 
 
 @pytest.mark.parametrize("count, shortest", [(SEQUENCES + 50, 9), (SEQUENCES, 6)])
@@ -136,27 +135,19 @@ def test_more_records_or_other_lengths_than_were_counted_are_refused(tmp_path, m
     """A sequence without a place would be looked for one for ever."""
     path, spill, permuted = f"{tmp_path}/0.tfrecord", creation.spill_part, creation.permuted
 
-    def write(count: int, shortest: int) -> None:
-        write_records(path, encode(make_examples(count, shortest=shortest, most=MOST), "plain"))
-
     def changed_before(*task):
-        write(count, shortest)
+        write_records(path, encode(make_examples(count, shortest=shortest), "plain"))
         spill(*task)
 
     def with_places(numbers, size, key):
         assert (numbers < size).all()
         return permuted(numbers, size, key)
 
-    write(SEQUENCES, 9)
+    write_records(path, encode(make_examples(SEQUENCES), "plain"))
     monkeypatch.setattr(creation, "spill_part", changed_before)
     monkeypatch.setattr(creation, "permuted", with_places)
     with pytest.raises(ConfigError, match=r"0\.tfrecord was changed while it was read.*--overwrite"):
         creation.pack_records(creation.Job(path, str(tmp_path / "out"), num_workers=1))
-
-
-def test_more_shards_than_rows_are_refused(tmp_path, plain):
-    with pytest.raises(ConfigError, match="--num_shards=1000000 is more than the"):
-        creation.pack_records(creation.Job(plain, str(tmp_path / "out"), num_shards=10**6))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -174,8 +165,8 @@ def test_the_command_packs_reports_and_draws_or_only_plans(tmp_path, plain, run_
     assert picture.read_bytes().startswith(b"\x89PNG")
     record = next(tf.data.TFRecordDataset(glob.glob(f"{tmp_path}/out/*.tfrecord")[0]).as_numpy_iterator())
     assert record_formats.READERS["packed"].row_sizes(record) == (MOST + 1, 2)
-    path = tmp_path / "h.json"
-    path.write_text('{"max_sequence_length": 4, "counts_by_length_from_1": [0, 3, 2, 1]}')
+    lengths = '{"max_sequence_length": 4, "counts_by_length_from_1": [0, 3, 2, 1]}'
+    path = write(tmp_path / "h.json", lengths)
     run_program(command.run_pack, f"--histogram={path}", f"--report={tmp_path}/plan.json")
     numbers = json.loads((tmp_path / "plan.json").read_text())
     assert (numbers["packs"], numbers["sequences"], numbers["algorithm"]) == (5, 6, "lpfhp")

@@ -6,12 +6,10 @@ import json
 import pytest
 
 from official.cli import records
-from official.data.pretraining import creation, examples, inspection
+from official.data.pretraining import creation, examples
 from official.data.text import samples
 from official.io import jobs
 from tests.data.pretraining.test_creation import WORDS, make_text, write
-
-np = inspection.np
 
 
 @pytest.fixture(name="job")

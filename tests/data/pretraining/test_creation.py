@@ -16,9 +16,11 @@ from official.data.records import record_formats, schema
 from official.data.word_pieces import vocabulary
 from official.io import record_paths
 from official.io.errors import ConfigError
+from tests.data.records.test_records import parsed as parsed_records
 from tests.data.text.test_documents import write
 from tests.fixtures import slow
 from tests.records import read_records
+from tests.refusals import assert_refused
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = [f"##{letter}" for letter in LETTERS]
@@ -56,9 +58,7 @@ def create(*given, **changes) -> dict:
 
 
 def parsed(path, kind: str, words: int = len(WORDS), most: int = MOST) -> dict[str, np.ndarray]:
-    features = schema.pretraining_schema(LONG, most, words)
-    found = record_formats.parse_records(read_records(path), features, kind)
-    return {name: values.numpy() for name, values in found.items()}
+    return parsed_records(read_records(path), kind, schema.pretraining_schema(LONG, most, words))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -187,21 +187,19 @@ def test_bad_jobs_are_one_line_that_names_the_flag(text_file, vocab_file, tmp_pa
     (tmp_path / "bad").mkdir()
     write(tmp_path / "bad" / "manifest.json", "[]")
     one = write(tmp_path / "one.txt", "The cat.\n\n\x01\n")
-    for number, (changes, message) in enumerate(
-        (
-            ({"num_shards": 31}, "=31 is more than the 30 examples that 10 documents make at least"),
-            ({"output_dir": "/proc/x"}, "--output_dir=/proc/x: No such file"),
-            ({"output_dir": f"{tmp_path}/bad"}, "^[^\n]*bad[^\n]*--overwrite[.]$"),
-            ({"input_files": one}, "hold 1 document with text, expected at least 2"),
-            (
-                {"num_shards": 31, "rules": examples.ExampleRules(LONG, 3, 1)},
-                "=31 is more than the 10 examples",
-            ),
-        )
-    ):
-        assert "max_predictions_per_seq" not in caplog.text
-        with pytest.raises(ConfigError, match=message):
-            create(text_file, vocab_file, tmp_path / str(number), **changes)
+    none = "hold 0 documents with text on --side=eval of --eval_share=1e-09"
+    cases = (
+        ("1", {"num_shards": 31}, "=31 is more than the 30 examples that 10 documents make at least"),
+        ("2", {"output_dir": "/proc/x"}, "--output_dir=/proc/x: No such file"),
+        ("bad", {}, "bad.*--overwrite[.]$"),
+        ("3", {"input_files": one}, "hold 1 document with text, expected at least 2"),
+        ("4", {"side": "eval", "eval_share": 1e-9}, none),
+    )
+    assert_refused(lambda name, changes: create(text_file, vocab_file, tmp_path / name, **changes), cases)
+    assert "max_predictions_per_seq" not in caplog.text
+    rules = examples.ExampleRules(LONG, 3, 1)
+    with pytest.raises(ConfigError, match="=31 is more than the 10 examples"):
+        create(text_file, vocab_file, tmp_path / "5", num_shards=31, rules=rules)
     assert "--max_predictions_per_seq=3 limits the predictions of rows of 32 tokens: " in caplog.text
 
 

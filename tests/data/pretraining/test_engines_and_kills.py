@@ -1,6 +1,5 @@
 """The records of a job are the same bytes on every engine, and whatever is killed while it runs."""
 
-import contextlib
 import os
 import pathlib
 import random
@@ -9,12 +8,12 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 
 from tests.fixtures import ROOT
 from tests.io.test_engines import wait_for
 from tests.io.test_ray_engine import two_nodes
+from tests.launching.test_job import alive
 
 pytestmark = pytest.mark.slow  # of minutes: some tasks of the smallest size that there is
 
@@ -63,16 +62,6 @@ def _records(folder: pathlib.Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in kept}
 
 
-def processes_with(word: str) -> list[int]:
-    """Returns the processes with a word in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if word in process.environ().values():
-                found.append(process.pid)
-    return found
-
-
 def test_two_nodes_of_ray_make_the_same_when_one_is_killed(inputs, expected, monkeypatch):
     pytest.importorskip("ray", reason="pip install '.[ray]'")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
@@ -93,7 +82,7 @@ def test_five_kills_at_random_change_nothing_and_leave_no_process(inputs, expect
         time.sleep(rng.uniform(2.0, 6.0))
         job.kill()
         job.communicate()
-        assert wait_for(lambda: not processes_with(mark), 20), f"kill {number}"
+        assert wait_for(lambda: not alive(mark), 20), f"kill {number}"
     _finish(_start(inputs, "killed", "--num_workers=2"))
     assert _records(inputs / "killed") == expected
     assert not (inputs / "killed" / ".unfinished").exists()

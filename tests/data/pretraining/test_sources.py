@@ -16,6 +16,7 @@ from official.data.records import schema, streams
 from official.data.word_pieces import vocabulary
 from official.io.errors import ConfigError
 from tests.data.text.test_corpora import write_parquet
+from tests.data.text.test_documents import write
 from tests.fixtures import slow
 
 LONG, MOST = 32, 1
@@ -24,15 +25,13 @@ NAMES = 1200  # words, each of a document of its own
 
 @pytest.fixture
 def vocab_file(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join([*vocabulary.SPECIAL_TOKENS, *(f"w{n}" for n in range(NAMES))]) + "\n")
-    return str(path)
+    words = [*vocabulary.SPECIAL_TOKENS, *(f"w{n}" for n in range(NAMES))]
+    return write(tmp_path / "vocab.txt", "\n".join(words) + "\n")
 
 
-def write_documents(path, numbers, words: int = 9) -> str:
+def write_documents(path, numbers) -> str:
     """Writes documents of one sentence, which is the document's own word again and again."""
-    path.write_text("\n\n".join(" ".join([f"w{number}"] * words) for number in numbers) + "\n")
-    return str(path)
+    return write(path, "\n\n".join(" ".join([f"w{number}"] * 9) for number in numbers) + "\n")
 
 
 def make_job(text, vocab_file, folder, dupe_factor=1, **changes) -> creation.Job:
@@ -53,10 +52,9 @@ def made(folder, manifest) -> collections.Counter:
     features = schema.pretraining_schema(LONG, MOST, NAMES + 5)
     paths = record_files.find_files(f"{folder}/*.tfrecord", "x")
     found: collections.Counter = collections.Counter()
-    left = manifest["instances"]
-    for batch in record_batches.evaluation_dataset(paths, features, 64, left):
-        found.update(documents_of({name: value.numpy() for name, value in batch.items()})[:left].tolist())
-        left -= 64
+    dataset = record_batches.evaluation_dataset(paths, features, 64, manifest["instances"])
+    for batch in dataset.as_numpy_iterator():
+        found.update(documents_of(batch)[batch["example_weights"] > 0].tolist())
     return found
 
 
@@ -157,8 +155,7 @@ def test_copies_of_a_document_come_far_apart(vocab_file, tmp_path, monkeypatch, 
     batch, own = 60, num_shards // num_streams
     data = record_batches.training_dataset(paths, features, batch, TrainingOrder(seed=1), num_streams)
     batches = data.take(int(2.2 * manifest["instances"]) // batch)  # beyond the end of two epochs
-    read = ({name: value.numpy() for name, value in rows.items()} for rows in batches)
-    seen = np.concatenate(list(map(documents_of, read)))
+    seen = np.concatenate(list(map(documents_of, batches.as_numpy_iterator())))
     smallest_group = own // -(-own // 8) * num_streams
     one_pass = NAMES / num_shards * smallest_group
     gaps = [np.diff(np.flatnonzero(seen == number)).min() for number in documents]

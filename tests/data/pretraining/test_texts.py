@@ -1,6 +1,7 @@
 """The job that makes records of texts without pairs: in every format, of any tokenizer, and what is said of
 them."""
 
+import functools
 import json
 
 import numpy as np
@@ -9,21 +10,17 @@ import tokenizers
 
 from official.cli import records
 from official.data.packing import creation as packing
-from official.data.pretraining import creation, examples, inspection
+from official.data.pretraining import examples, inspection
 from official.data.records import files as record_files
 from official.data.records import record_formats
 from official.data.word_pieces.vocabulary import Vocabulary, load_vocabulary
 from official.io.errors import ConfigError
-from tests.data.pretraining.test_creation import LONG, WORDS, make_job, make_text, parsed, write
+from tests.data.pretraining.test_creation import LONG, WORDS, create, make_text, parsed, write
 from tests.refusals import assert_refused
 
 COPIES = 3
-
-
-def make(text, vocab, folder, kind="plain") -> dict:
-    rules = examples.ExampleRules(LONG, dupe_factor=COPIES, objective="mlm")
-    job = make_job(text, vocab, folder, rules=rules, record_format=kind, num_shards=1)
-    return creation.create_pretraining_data(job)
+RULES = examples.ExampleRules(LONG, dupe_factor=COPIES, objective="mlm")
+make = functools.partial(create, rules=RULES, num_shards=1)
 
 
 def test_texts_in_every_format_have_no_masks_and_hold_every_token(tmp_path, with_and_without_library):
@@ -34,7 +31,8 @@ def test_texts_in_every_format_have_no_masks_and_hold_every_token(tmp_path, with
     firsts, made = {}, {}
     for kind, documents in (("plain", 10), ("compact", 10), ("plain", 1)):
         out = tmp_path / f"{kind}{documents}"
-        manifest = made[out.name] = make(make_text(tmp_path / "text.txt", documents), vocab, out, kind)
+        text = make_text(tmp_path / "text.txt", documents)
+        manifest = made[out.name] = make(text, vocab, out, record_format=kind)
         flags = manifest["flags"]
         assert (flags["objective"], flags["masked_lm_prob"], manifest["masked_tokens"]) == ("mlm", 0.0, 0)
         shard = str(out / "part-00000-of-00001.tfrecord")
@@ -102,4 +100,4 @@ def test_rows_are_those_of_the_tokenizer(roberta, tmp_path):
     inside = (values["input_ids"] == sep).sum() - len(lengths)
     assert 0 < inside < 11 * COPIES  # of eleven documents; others stand at the ends of rows
     with pytest.raises(ConfigError, match="gives both the segment 0. Give --objective=mlm"):
-        creation.create_pretraining_data(make_job(text, roberta, tmp_path / "pairs"))
+        create(text, roberta, tmp_path / "pairs")

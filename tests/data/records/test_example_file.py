@@ -2,9 +2,6 @@
 
 import dataclasses
 import itertools
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,6 +10,8 @@ import tensorflow as tf
 from official.data import compiled
 from official.data.records import encoding, shard_files
 from official.io import native_library
+from tests import programs
+from tests.data.pretraining.test_creation import WORDS, make_text, write
 from tests.data.records.test_records import make_examples, static_mask_examples
 from tests.fixtures import ROOT
 
@@ -74,7 +73,7 @@ def test_values_that_records_do_not_hold_are_refused(tmp_path):
 
 
 def test_counts_that_do_not_fit_into_a_row_do_not_leave_the_memory():
-    library = compiled.library() or pytest.skip("there is no C++ compiler")
+    library = LIBRARY() or pytest.skip("there is no C++ compiler")
     for field, count in itertools.product(("lengths", "first_lengths", "predictions"), (-1, 1 << 40)):
         examples = make_examples(3)
         getattr(examples, field)[1] = count
@@ -83,10 +82,9 @@ def test_counts_that_do_not_fit_into_a_row_do_not_leave_the_memory():
 
 
 def test_a_job_does_not_load_tensorflow(tmp_path):
-    compiled.library() or pytest.skip("there is no C++ compiler")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "."]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    (tmp_path / "text.txt").write_text("\n\n".join(["The cat sat.\nThe cat sat the cat."] * 40))
+    LIBRARY() or pytest.skip("there is no C++ compiler")
+    write(tmp_path / "vocab.txt", "\n".join(WORDS))
+    make_text(tmp_path / "text.txt", 40)
     flags = ["--input_files=text.txt", "--vocab_file=vocab.txt", "--output_dir=out", "--num_workers=1"]
     flags += ["--max_seq_length=16", "--max_predictions_per_seq=2", "--num_shards=2", "--overwrite"]
     code = """
@@ -98,8 +96,8 @@ for kind in ("plain", "compact"):
     text.run_create()
 assert not {"tensorflow", "tensorflow_text"} & set(sys.modules)
 """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", code, *flags], cwd=tmp_path, env=environment, check=True)
+    done = programs.run("-c", code, *flags, cwd=tmp_path, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
 
 

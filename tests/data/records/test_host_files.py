@@ -32,15 +32,14 @@ def test_a_manifest_names_its_files(tmp_path):
     assert find_files(manifest, "input_files") == [f"{tmp_path}/a.tfrecord", f"{tmp_path}/b.tfrecord"]
     (tmp_path / "c.tfrecord").write_text("")
     assert len(find_files(f"{manifest},{tmp_path}/c.tfrecord", "input_files")) == 3
-    (tmp_path / "manifest.json").write_text('{"files": {"../a.tfrecord": 2}}')
-    with pytest.raises(ConfigError, match="manifest.json lists '../a.tfrecord', which is not in its folder"):
-        find_files(manifest, "input_files")
-    (tmp_path / "manifest.json").write_text('{"files": [1]}')
-    with pytest.raises(ConfigError, match='"files" is a list'):
-        find_files(manifest, "input_files")
-    (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(ConfigError, match="holds no records, only manifest.json"):
-        find_files(manifest, "input_files")
+    for content, message in (
+        ('{"files": {"../a.rec": 2}}', "manifest.json lists '../a.rec', which is not in its folder"),
+        ('{"files": [1]}', '"files" is a list'),
+        ("{}", "holds no records, only manifest.json"),
+    ):
+        (tmp_path / "manifest.json").write_text(content)
+        with pytest.raises(ConfigError, match=message):
+            find_files(manifest, "input_files")
 
 
 def test_sets_of_files_that_are_not_whole_are_told(tmp_path, caplog):
@@ -88,7 +87,6 @@ def test_hosts_share_streams_or_are_told_what_to_do():
         derived.check_hosts(8192, 4096, hosts, 65536)
     for files, hosts, batch, message in (
         (3, 4, 8, "3 files for 4 hosts: host 3 and the following ones would have none"),
-        (4, 3, 8, "4 files make 4 streams, which 3 hosts cannot share evenly. Write a number of shards"),
         (128, 64, 640, "64 hosts cannot share evenly. Give --data_streams=64"),
     ):
         with pytest.raises(ConfigError, match=message) as error:

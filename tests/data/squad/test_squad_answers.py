@@ -13,8 +13,8 @@ from hypothesis import strategies
 from official.data.squad import answers, evaluation, features, squad_files
 from official.data.word_pieces import vocabulary as vocabulary_lib
 from official.data.word_pieces.wordpiece import WordPiece
-from official.io.errors import ConfigError
 from tests import reference_squad
+from tests.refusals import assert_refused
 
 LETTERS = string.ascii_lowercase
 WORDS = (*LETTERS, *(f"##{letter}" for letter in LETTERS), "cat", "steve", "smith", *"'(),.?")
@@ -23,19 +23,7 @@ RULES = answers.AnswerRules()
 CONTEXT = "Steve Smith's cat, (Tom), is a cat."
 REPEATED = "cat Steve cat's (a) cat. (a) Steve cat cat Steve (a) cat's . . cat"
 LONG_CONTEXT = "one two three four (five), six seven eight nine ten eleven twelve. " * 3
-
-
-def predict_at(found, threshold):
-    """Returns the predictions of version 2 with another null_score_diff_threshold."""
-    return {
-        identity: "" if odds > threshold else found.best_texts[identity]
-        for identity, odds in found.null_odds.items()
-    }
-
-
 SHORT = features.WindowRules(max_seq_length=30, doc_stride=7, max_query_length=6)
-
-
 TOKENIZER = WordPiece(VOCABULARY)
 
 
@@ -101,8 +89,7 @@ def assert_as_plain(data, made, logits, rules):
     may_end, (starts, ends) = made.is_context(), (values.astype(float).tolist() for values in logits)
     for number, question in enumerate(data.questions):
         rows = np.flatnonzero(made.question_numbers == number).tolist()
-        masks = [(may_start[row].tolist(), may_end[row].tolist()) for row in rows]
-        windows = [dict(zip(("is_max_context", "is_context"), pair)) for pair in masks]
+        windows = [{"is_max_context": may_start[row], "is_context": may_end[row]} for row in rows]
 
         def text_of(window, first, last, rows=rows, context=data.contexts[question.context]):
             offset = offsets[rows[window]]
@@ -160,7 +147,7 @@ def test_no_answer_must_be_better_by_more_than_the_threshold():
         rules = answers.AnswerRules(version_2_with_negative=True, null_score_diff_threshold=threshold)
         found = answers.answer_questions(start, end, made, data, rules)
         assert found.null_odds == {"q0": null - 18.0}
-        assert found.predictions == {"q0": expected} == predict_at(found, threshold)
+        assert found.predictions == {"q0": expected}
         assert found.best_texts == {"q0": "Steve Smith"}
 
 
@@ -174,21 +161,22 @@ def test_the_best_threshold_of_real_odds_is_the_best():
     for seed in range(8):
         found = answers.answer_questions(*random_logits(made, seed), made, data, rules)
         lowest = min(found.null_odds.values()) - 1
-        best = evaluation.best_thresholds(gold, found.best_texts, found.null_odds, lowest)
-        thresholds = (lowest, *found.null_odds.values())
-        tried = {each: evaluation.evaluate_v2(gold, predict_at(found, each)) for each in thresholds}
+        given = gold, found.best_texts, found.null_odds
+        best = evaluation.best_thresholds(*given, lowest)
+        tried = {each: evaluation.evaluate_v2(*given, each) for each in (lowest, *found.null_odds.values())}
         for name in ("exact", "f1"):
             assert best[f"best_{name}"] == pytest.approx(max(values[name] for values in tried.values()))
             assert tried[best[f"best_{name}_thresh"]][name] == pytest.approx(best[f"best_{name}"])
 
 
 def test_a_question_that_cannot_be_asked_is_answered_with_nothing():
-    for asked in ([(CONTEXT, " "), (CONTEXT, "who?"), ("", "who?")], [(CONTEXT, " ")]):
+    whole = [(CONTEXT, " "), (CONTEXT, "who?"), ("", "who?"), (" \u200b", "who?")]
+    for asked in (whole, whole[:1]):
         data, made = make(*asked)
         for version_2 in (False, True):
             rules = answers.AnswerRules(version_2_with_negative=version_2)
             found = answers.answer_questions(*random_logits(made, 8), made, data, rules)
-            for name in ["q0", "q2"][: len(asked)]:
+            for name in ["q0", "q2", "q3"][: len(asked)]:
                 assert found.predictions[name] == "" and found.best_texts[name] == ""
                 assert found.nbest[name] == [answers.Entry("", 1.0, 0.0, 0.0)]
                 assert not version_2 or found.null_odds[name] == answers.NO_WINDOW_ODDS
@@ -221,12 +209,11 @@ def test_logits_must_be_finite_and_of_the_features_and_rules_in_range():
     infinite = end.copy()
     infinite[2, 3] = np.nan
     shape = r"start logits have the shape \(\d+, 30\)\. Expected \d+ rows, one per feature, of 30 to 30"
-    for logits, rules, message in (
+    cases = (
         ((start[1:], end), RULES, shape),
         ((start, end[:, :-1]), RULES, "end logits have the shape"),
         ((start, infinite), RULES, "end logits of feature 1000000002 are not finite, nor those of 0 others"),
         ((start, end), answers.AnswerRules(n_best_size=0), "--n_best_size=0 is out of range"),
         ((start, end), answers.AnswerRules(max_answer_length=0), "--max_answer_length=0 is out of range"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            answers.answer_questions(*logits, made, data, rules)
+    )
+    assert_refused(lambda logits, rules: answers.answer_questions(*logits, made, data, rules), cases)

@@ -9,9 +9,9 @@ import yaml
 
 from official.cli import scores as scores_lib
 from official.data.squad import evaluation, squad_files
-from official.io.errors import ConfigError
 from tests import programs
 from tests.fixtures import ROOT, TEST_DATA
+from tests.refusals import assert_refused
 
 CASES = yaml.safe_load(pathlib.Path(__file__).with_name("cases.yml").read_text(encoding="utf-8"))
 
@@ -44,9 +44,8 @@ def test_version_1_takes_the_best_answer_and_counts_what_is_missing_as_0():
     gold = {"one": ["The cat", "the cat sat"], "two": ["Tom"], "three": ["dog", "big dog"], "four": ["x"]}
     predictions = {"one": "Cat sat", "two": "tom!", "three": "a big brown dog", "other": "y"}
     scores = evaluation.score_v1(gold, predictions)
-    assert scores.exact == {"one": 1, "two": 1, "three": 0} and scores.f1 == pytest.approx(
-        {"one": 1, "two": 1, "three": 4 / 5}
-    )
+    assert scores.exact == {"one": 1, "two": 1, "three": 0}
+    assert scores.f1 == pytest.approx({"one": 1, "two": 1, "three": 4 / 5})
     assert evaluation.evaluate_v1(gold, predictions) == {"exact_match": 50.0, "f1": pytest.approx(70.0)}
     assert evaluation.missing_predictions(gold, predictions) == ["four"]
     assert evaluation.evaluate_v1({"one": ["the"]}, {"one": ""}) == {"exact_match": 100.0, "f1": 0.0}
@@ -82,14 +81,13 @@ def test_version_2_leaves_out_empty_answers_and_questions_without_a_prediction()
 
 
 def test_what_cannot_be_evaluated_is_refused():
-    for evaluate, gold, predictions, *odds, message in (
+    cases = (
         (evaluation.evaluate_v1, GOLD, {}, "question c has no answer, as in SQuAD v2.0"),
         (evaluation.evaluate_v1, {}, {}, "no question"),
         (evaluation.evaluate_v2, GOLD, {"x": "y"}, "no question of the data has a prediction"),
         (evaluation.evaluate_v2, GOLD, PREDICTIONS, {"a": 0.1, "b": 0.3, "c": 0.2}, r"1 of 4 .* \(d, \.\.\)"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            evaluate(gold, predictions, *odds)
+    )
+    assert_refused(lambda evaluate, *given: evaluate(*given), cases)
 
 
 def test_the_best_thresholds_are_found_on_the_way_from_sure_to_unsure():
@@ -105,9 +103,8 @@ def test_the_best_thresholds_are_found_on_the_way_from_sure_to_unsure():
 
 
 def test_precision_and_recall_have_a_point_for_each_threshold():
-    curves = evaluation.precision_recall(
-        GOLD, PREDICTIONS, {"a": 0.1, "c": 0.2, "b": 0.2, "d": 0.9, "unknown": 0.0}
-    )
+    odds = {"a": 0.1, "c": 0.2, "b": 0.2, "d": 0.9, "unknown": 0.0}
+    curves = evaluation.precision_recall(GOLD, PREDICTIONS, odds)
     exact, oracle = curves["pr_exact"], curves["pr_oracle"]
     # a alone: precision 1, recall 1/2. With b and c, which only go together: 1/3, 1/2. With d: 1/4, 1/2.
     assert exact.precisions == pytest.approx([1, 1, 1 / 3, 1 / 4])
@@ -144,13 +141,8 @@ def test_scores_by_kind():
 
 
 def test_scores_by_characters_follow_cmrc():
-    gold = {
-        "a": ["\u5149\u8363\u548c\u03c9-force"],  # 3 ideographs and a word
-        "b": ["\u5317\u4eac\u3002"],
-        "c": ["2,900 \u4eba", "\u4eba"],
-        "d": [],
-        "e": ["\u4e2d\u56fd"],
-    }
+    gold = {"a": ["\u5149\u8363\u548c\u03c9-force"], "b": ["\u5317\u4eac\u3002"]}  # a: 3 and a word
+    gold |= {"c": ["2,900 \u4eba", "\u4eba"], "d": [], "e": ["\u4e2d\u56fd"]}
     predictions = {"a": "\u5149\u8363", "b": "\u5317\u4eac", "c": "\u4eba", "d": "", "e": "\u65e5\u672c"}
     scores = evaluation.score_characters(gold, predictions)
     assert scores.exact == {"a": 0, "b": 1, "c": 1, "d": 1, "e": 0}
@@ -182,9 +174,8 @@ def test_the_scripts_print_scores_and_name_what_is_missing(write, run_program):
     assert "Evaluation expects v-1.1, but got dataset with v-7\n" in found.err
     assert "Unanswered question two will receive score 0.\n" in found.err
     data = write("data.json", document(GOLD, "v2.0"))
-    found = run_program(
-        scores_lib.run_squad_v2, data, write("p.json", {"a": "big cat", "d": ""}), "--verbose"
-    )
+    predictions = write("p.json", {"a": "big cat", "d": ""})
+    found = run_program(scores_lib.run_squad_v2, data, predictions, "--verbose")
     missing = "Missing prediction for b\nMissing prediction for c\n4 questions, 2 with a prediction\n"
     assert found.err.startswith(missing) and json.loads(found.out)["total"] == 2
 
@@ -211,24 +202,23 @@ def test_the_version_2_script_prints_the_keys_in_their_order(write, tmp_path, ru
 
 
 def test_bad_files_are_an_error(write, run_program):
-    data = write("data.json", document(GOLD, "v2.0"))
-    for predictions, na_probs, message in (
-        ([], None, "p.json: expected an object from question ids to texts, got a list"),
-        ({"a": None}, None, "p.json: question a has null"),
-        ('{"a": "x", "a": "y"}', None, "p.json: not a JSON file .the key 'a' occurs twice"),
-        ({"a": "x"}, {"a": True}, "na.json: question a has true or false. Expected an object"),
-    ):
-        flags = [] if na_probs is None else ["--na_prob_file=" + write("na.json", na_probs)]
-        with pytest.raises(ConfigError, match=message):
-            run_program(scores_lib.run_squad_v2, data, write("p.json", predictions), *flags)
+    def run(predictions, na_probs=0.5):
+        files = write("data.json", document(GOLD, "v2.0")), write("p.json", predictions)
+        run_program(scores_lib.run_squad_v2, *files, "--na_prob_file", write("na.json", {"a": na_probs}))
+
+    cases = (
+        ([], "p.json: expected an object from question ids to texts, got a list"),
+        ({"a": None}, "p.json: question a has null"),
+        ('{"a": "x", "a": "y"}', "p.json: not a JSON file .the key 'a' occurs twice"),
+        ({"a": "x"}, True, "na.json: question a has true or false. Expected an object"),
+    )
+    assert_refused(run, cases)
 
 
 def test_the_script_loads_no_tensorflow_and_ends_with_2_on_bad_input(write):
-    folder = ROOT / "scripts"
+    script = ROOT / "scripts" / "evaluate_squad_v1.py"
     code = "import runpy, sys; sys.modules['tensorflow'] = sys.modules['matplotlib'] = None; "
-    code += (
-        f"sys.path.insert(0, '{folder}'); runpy.run_path('{folder}/evaluate_squad_v1.py', {{}}, '__main__')"
-    )
+    code += f"sys.path.insert(0, '{script.parent}'); runpy.run_path('{script}', {{}}, '__main__')"
     done = programs.run("-c", code, write("a.json", "{"), "none.json")
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
     assert "not a JSON file" in done.stderr
@@ -251,11 +241,8 @@ NAMES = ("train-v1.1.json", "dev-v1.1.json", "train-v2.0.json", "dev-v2.0.json")
 OUTPUT = 'while [[ $# -gt 1 ]]; do [[ "$1" == --output ]] && output="$2"; shift; done; '
 FETCH = OUTPUT + 'echo "$1" >>"$output.urls"; echo whole >>"$output"'
 BREAK_OFF = OUTPUT + 'echo -n who >"$output"; echo "curl: (6) no network" >&2; exit 6'
-GO_ON = (
-    '[[ " $* " == *" --continue-at - "* ]] || exit 1; '
-    + OUTPUT
-    + '[[ -e "$output" ]] && echo -n le >>"$output" || echo -n whole >"$output"'
-)
+GO_ON = '[[ " $* " == *" --continue-at - "* ]] || exit 1; ' + OUTPUT
+GO_ON += '[[ -e "$output" ]] && echo -n le >>"$output" || echo -n whole >"$output"'
 
 
 @pytest.fixture

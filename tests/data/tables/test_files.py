@@ -30,6 +30,12 @@ def values(table, names):
     return found
 
 
+def read(path, *names):
+    """Returns the rows of a table, with the columns of these names: `text` and `label` by default."""
+    names = names or ("text", "label")
+    return values(tables.open_table(str(path), "train_file", names), names)
+
+
 def write(path, content, opener=open):
     with opener(path, "wb") as file:
         file.write(content if isinstance(content, bytes) else content.encode())
@@ -55,50 +61,39 @@ def test_every_format_gives_the_same_rows(tmp_path):
         write(tmp_path / "g.json", json.dumps(objects)),
         write_parquet(tmp_path / "h.parquet", dict(zip(("text", "label"), zip(*ROWS)))),
     ]
-    failures = []
-    for path in paths:
-        found = values(tables.open_table(path, "train_file", ("text", "label")), ("text", "label"))
-        if found != ROWS:
-            failures.append((path, found))
-    assert not failures, failures
-    joined = tables.open_table(f"{paths[0]},{tmp_path}/f.json*", "train_file", ("label", "text"))
-    assert values(joined, ("text", "label")) == ROWS * 2
+    assert [(path, found) for path in paths if (found := read(path)) != ROWS] == []
+    assert read(f"{paths[0]},{tmp_path}/f.json*", "label", "text") == [row[::-1] for row in ROWS * 2]
 
 
 def test_quotation_marks_of_a_plain_tsv_are_text(tmp_path):
-    rows = [('"half a quote', "1"), ('he said "no"', "0"), ('"whole" and more', "1")]
-    path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
-    assert values(tables.open_table(path, "train_file", ("text", "label")), ("text", "label")) == rows
-
+    plain = [('"half a quote', "1"), ('he said "no"', "0"), ('"whole" and more', "1")]
     # A quotation over several sentences, a row each.
-    rows = [('"It began here.', "1"), ("Nothing came of it.", "0"), ('He left."', "1"), ("The end.", "0")]
-    for name, head in (("b.tsv", "text\tlabel\n"), ("c.csv", "text\tlabel\n"), ("d.tsv", "")):
+    said = [('"It began here.', "1"), ("Nothing came of it.", "0"), ('He left."', "1"), ("The end.", "0")]
+    head = "text\tlabel\n"
+    tried = {"a.tsv": (head, plain), "b.tsv": (head, said), "c.csv": (head, said), "d.tsv": ("", said)}
+    for name, (head, rows) in tried.items():
         path = write(tmp_path / name, head + "".join(f"{a}\t{b}\n" for a, b in rows))
-        columns = ("text", "label") if head else ("1", "2")
-        assert values(tables.open_table(path, "train_file", columns), columns) == rows, name
+        assert read(path, *(() if head else ("1", "2"))) == rows, name
     path = write(tmp_path / "f.tsv", 'text\n"one\ntwo"\nthree\n')
-    assert values(tables.open_table(path, "train_file", ("text",)), ("text",)) == [("one\ntwo",), ("three",)]
+    assert read(path, "text") == [("one\ntwo",), ("three",)]
+    rows = [("one\ntwo", "1"), ("three\tlines\n\n.", "0"), ("a", "1")]
     for delimiter in ",\t":  # a field of several lines is one
-        rows = [("one\ntwo", "1"), ("three\tlines\n\n.", "0"), ("a", "1")]
-        path = write(tmp_path / "e.csv", delimited([("text", "label"), *rows], delimiter))
-        assert values(tables.open_table(path, "train_file", ("text", "label")), ("text", "label")) == rows
+        assert read(write(tmp_path / "e.csv", delimited([("text", "label"), *rows], delimiter))) == rows
 
 
 def test_a_field_of_whole_rows_is_refused_wherever_it_stands(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "_SAMPLE_BYTES", 64)  # which decide on the quoting
-    for rows, told in (
+
+    def read_rows(rows):
+        return read(write(tmp_path / "a.tsv", "text\tlabel\n" + "fine\t1\n" * 20 + rows))
+
+    for rows in ('"It began.\t1\n\nHe left."\t0\n', '"It began.\nHe left."\t0\n'):
+        assert len(read_rows(rows)) == 21, rows
+    cases = (
         ('"It began.\t1\nNothing.\t0\nHe left."\t0\n', "line 22: the quotation mark .* closes 2 rows later"),
         ('0\t"It began.\n1\tHe left."\n', "line 22: .* 1 row later"),
-        ('"It began.\t1\n\nHe left."\t0\n', None),
-        ('"It began.\nHe left."\t0\n', None),
-    ):
-        path = write(tmp_path / "a.tsv", "text\tlabel\n" + "fine\t1\n" * 20 + rows)
-        table = tables.open_table(path, "train_file", ("text", "label"))
-        if told is None:
-            assert len(values(table, ("text", "label"))) == 21, rows
-        else:
-            with pytest.raises(ConfigError, match=told):
-                values(table, ("text", "label"))
+    )
+    assert_refused(read_rows, cases)
 
 
 def test_columns_by_number(tmp_path):
@@ -140,17 +135,11 @@ def test_no_column_is_lost(tmp_path):
     ):
         table = tables.open_table(given, "input_file", ["text"], all_columns=True)
         assert table.columns == columns and values(table, columns)[-1] == last, given
-    assert values(tables.open_table(",".join(paths[2:4]), "x"), ("other", "text")) == [
-        ("x", "d"),
-        (None, "e"),
-    ]
+    whole = tables.open_table(",".join(paths[2:4]), "x")
+    assert values(whole, ("other", "text")) == [("x", "d"), (None, "e")]
 
 
 def test_what_is_no_table_is_refused_by_name(tmp_path):
-    def read(name, content):
-        path = write(tmp_path / name, content)
-        list(tables.open_table(path, "train_file", ("text", "label")).batches())
-
     bad = (
         ("a.xlsx", b"PK\x03\x04", "spreadsheet"),
         ("a.csv", b"PK\x03\x04", "zip"),
@@ -166,7 +155,8 @@ def test_what_is_no_table_is_refused_by_name(tmp_path):
         ("a.jsonl", '{"text": "a", "label": 1, "label": 2}\n', "no JSON .the key 'label' occurs twice"),
         ("a.json", '[{"text": "a", "label": 1, "label": 2}]', "the key .label. occurs twice"),
     )
-    assert_refused(read, ((name, content, f"^(?!.*--input_files).*{told}") for name, content, told in bad))
+    cases = ((name, content, f"^(?!.*--input_files).*{told}") for name, content, told in bad)
+    assert_refused(lambda name, content: read(write(tmp_path / name, content)), cases)
 
 
 def test_a_line_that_would_take_all_memory_is_refused(tmp_path, monkeypatch):
@@ -175,7 +165,7 @@ def test_a_line_that_would_take_all_memory_is_refused(tmp_path, monkeypatch):
     for name, content in (("a.csv", f"text\ta\n{long}\ta\n"), ("b.jsonl", f'{{"text": "{long}"}}\n')):
         path = write(tmp_path / f"{name}.gz", content, gzip.open)
         with pytest.raises(ConfigError, match="has a line of more than 1,000 characters"):
-            list(tables.open_table(path, "train_file", ("text",)).batches())
+            read(path, "text")
 
 
 def test_malformed_rows_are_problems_of_their_number(tmp_path):
@@ -192,40 +182,34 @@ def test_malformed_rows_are_problems_of_their_number(tmp_path):
 
 def test_saved_data_sets_name_their_labels(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
-    folder = tmp_path / "saved"
+    folder, data = tmp_path / "saved", tmp_path / "saved" / "data.arrow"
     folder.mkdir()
     columns = pyarrow.table({"text": ["a", "b"], "label": [1, 0]})
-    with (
-        pyarrow.OSFile(str(folder / "data.arrow"), "wb") as file,
-        pyarrow.ipc.new_stream(file, columns.schema) as out,
-    ):
+    with pyarrow.ipc.new_stream(str(data), columns.schema) as out:
         out.write_table(columns)
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
     features = {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}, "text": {"_type": "Value"}}
     (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
-    table = tables.open_table(str(folder), "train_file", ("text", "label"))
-    assert values(table, ("text", "label")) == [("a", "yes"), ("b", "no")]
-    whole = (folder / "data.arrow").read_bytes()
-    (folder / "data.arrow").write_bytes(whole[:-20])
-    with pytest.raises(ConfigError, match="data.arrow is a damaged Arrow file"):
-        values(table, ("text", "label"))
-    (folder / "data.arrow").write_text(
-        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 6144\n"
-    )
-    with pytest.raises(ConfigError, match="data.arrow cannot be read: it is a Git LFS pointer"):
-        tables.open_table(str(folder), "train_file", ("text", "label"))
-    for told, indices, message in (
-        ([{"filename": "../data.arrow"}], [], "the file '../data.arrow' is not in its folder"),
-        (["data.arrow"], None, 'expected an object with "filename", got a text'),
-        ([], [{"filename": "indices.arrow"}], "indices.arrow chooses the rows, and their order"),
-    ):
-        state = {"_data_files": told, "_indices_data_files": indices}
-        (folder / "state.json").write_text(json.dumps(state))
-        with pytest.raises(ConfigError, match=message):
-            tables.open_table(str(folder), "train_file")
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["saved"]}))
-    with pytest.raises(ConfigError, match="several data sets: saved"):
-        tables.open_table(str(tmp_path), "train_file")
+
+    def read_saved(content, files=({"filename": "data.arrow"},), indices=None, path=folder):
+        data.write_bytes(content)
+        state = {"_data_files": files, "_indices_data_files": indices}
+        (folder / "state.json").write_text(json.dumps(state))
+        return read(path)
+
+    whole = data.read_bytes()
+    assert read_saved(whole) == [("a", "yes"), ("b", "no")]
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 6144\n"
+    chosen = [{"filename": "indices.arrow"}]
+    cases = (
+        (whole[:-20], "data.arrow is a damaged Arrow file"),
+        (pointer, "data.arrow cannot be read: it is a Git LFS pointer"),
+        (whole, [{"filename": "../data.arrow"}], [], "the file '../data.arrow' is not in its folder"),
+        (whole, ["data.arrow"], 'expected an object with "filename", got a text'),
+        (whole, [], chosen, "indices.arrow chooses the rows, and their order"),
+        (whole, [], None, tmp_path, "several data sets: saved"),
+    )
+    assert_refused(read_saved, cases)
 
 
 def test_two_columns_of_one_name_are_refused_in_parquet_too(tmp_path):
@@ -245,11 +229,9 @@ def test_lists_of_numbered_labels_have_their_names(tmp_path):
         features = {"ner_tags": {"feature": label, "length": -1, "_type": kind}}
         said = json.dumps({"info": {"features": features}})
         path = str(tmp_path / f"{kind}.parquet")
-        importlib.import_module("pyarrow.parquet").write_table(
-            columns.replace_schema_metadata({"huggingface": said}), path
-        )
-        table = tables.open_table(path, "train_file", ("tokens", "ner_tags"))
-        assert values(table, ("tokens", "ner_tags")) == [(["Anna", "."], ["B-PER", "O"])], kind
+        told = columns.replace_schema_metadata({"huggingface": said})
+        importlib.import_module("pyarrow.parquet").write_table(told, path)
+        assert read(path, "tokens", "ner_tags") == [(["Anna", "."], ["B-PER", "O"])], kind
         (sentence,) = tags.read_sentences(path, "train_file", True)
         assert sentence.tags == ["B-PER", "O"]
 

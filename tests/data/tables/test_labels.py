@@ -108,23 +108,16 @@ def test_doubtful_labels_are_told(caplog):
 
 
 def test_numbers_and_choices():
-    _, numbers, wrong = read(NUMBER, ["1.5", 2, "x", "inf", "nan", [0.5], 10**400])
-    assert numbers.tolist() == [1.5, 2.0] and wrong[2:6] == [
-        "label 'x' is not a number",
-        "label 'inf' is not a finite number",
-        "label 'nan' is not a finite number",
-        "label '[0.5]' is not a number",
-    ]
+    _, numbers, wrong = read(NUMBER, ["1.5", 2, "x", [0.5], "inf", "nan", 10**400])
+    assert numbers.tolist() == [1.5, 2.0]
+    assert wrong[2:4] == [f"label '{text}' is not a number" for text in ("x", [0.5])]
+    assert wrong[4:6] == [f"label '{text}' is not a finite number" for text in ("inf", "nan")]
     assert wrong[6].endswith("0' is not a number") and read(NUMBER, ["1_0"])[-1] != [None]
     wrong = read(CHOICE, ["a", "\u00df"], choices=("a", "b", "c"))[2]  # whose capital is two letters
     assert wrong[0] is None and "is not one of the columns" in wrong[1]
-    for values, places in (
-        (["b", "y", "C"], [1, 1, 2]),
-        (["0", "2"], [0, 2]),
-        (["1", "3"], [0, 2]),
-        (["1.0", 3.0], [0, 2]),
-    ):
-        assert read(CHOICE, values, choices=("a", "b", "c"))[1].tolist() == places
+    assert read(CHOICE, ["b", "y", "C"], choices=("a", "b", "c"))[1].tolist() == [1, 1, 2]
+    for numbers in (["0", "2"], ["1", "3"], ["1.0", 3.0]):
+        assert read(CHOICE, numbers, choices=("a", "b", "c"))[1].tolist() == [0, 2], numbers
     with pytest.raises(ConfigError, match="from 0 or from 1"):
         read(CHOICE, ["1", "2"], choices=("a", "b", "c"))
 
@@ -168,13 +161,9 @@ def test_scores_equal_scikit_learn():
         found = labels_lib.scores(labels, logits, truths)
         chances, called = labels_lib.probabilities(labels, logits), labels_lib.predicted(labels, logits)
         columns = [slice(None)] if is_one else range(classes)
-        losses = [
-            metrics.log_loss(truths[..., column], chances[..., column], normalize=True) for column in columns
-        ]
-        expected = {
-            f"{kind}_f1": metrics.f1_score(truths, called, average=kind)
-            for kind in ("macro", "micro", "weighted")
-        }
+        losses = [metrics.log_loss(truths[..., column], chances[..., column]) for column in columns]
+        kinds = ("macro", "micro", "weighted")
+        expected = {f"{kind}_f1": metrics.f1_score(truths, called, average=kind) for kind in kinds}
         expected["accuracy"] = metrics.accuracy_score(truths, called)
         expected["log_loss"] = np.mean(losses)
         scores = chances[:, 1] if classes == 2 else chances
@@ -202,10 +191,10 @@ def test_thresholds_are_the_best_of_all():
     chosen = labels_lib.choose_thresholds(chances, truths)
     for column in range(2):
         f1 = [
-            metrics.f1_score(truths[:, column], chances[:, column] >= t) for t in np.linspace(-0.05, 1.05, 23)
+            metrics.f1_score(truths[:, column], chances[:, column] >= threshold)
+            for threshold in (chosen[column], *np.linspace(-0.05, 1.05, 23))
         ]
-        own = metrics.f1_score(truths[:, column], chances[:, column] >= chosen[column])
-        assert own == pytest.approx(max(f1))
+        assert f1[0] == pytest.approx(max(f1))
     assert chosen[2] == 0.5
 
 

@@ -10,6 +10,7 @@ from official.data.tables import tags
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.data.word_pieces.wordpiece import WordPiece
 from official.io.errors import ConfigError
+from tests.refusals import assert_refused
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##x", "##y", "anna", "berlin", ".")
 
@@ -28,6 +29,11 @@ def test_scores_equal_seqeval():
     assert not failures, failures[:3]
 
 
+def read_text(path, text, with_tags=True, columns=(None, None)):
+    path.write_text(text)
+    return tags.read_sentences(str(path), "train_file", with_tags, columns)
+
+
 def sentence(text):
     return tags.Sentence(["w"] * len(text.split()), text.split())
 
@@ -40,17 +46,8 @@ def test_schemes_are_found_and_checked():
         ("NOUN VERB NOUN", tags.WORDS),
     ):
         assert tags.find_scheme([sentence(text)], "x") == scheme, text
-    for text in (
-        "b-x i-x O",
-        "b-x i-x o",
-        "B-X E-X O I-Y",
-        "B-X VERB",
-        "S-X B-Y O",
-        "X-B X-I O",
-        "B_X I_X O",
-        "U-X O",
-        "B-X L-X O",
-    ):
+    refused = ["b-x i-x O", "b-x i-x o", "B-X E-X O I-Y", "B-X VERB", "S-X B-Y O", "X-B X-I O", "B_X I_X O"]
+    for text in (*refused, "U-X O", "B-X L-X O"):
         with pytest.raises(ConfigError):
             tags.find_scheme([sentence(text)], "x")
     # A slip in a file of one scheme is named, not all that the other scheme does not have.
@@ -70,96 +67,79 @@ def test_a_model_has_the_scheme_of_the_sentences_that_it_is_scored_on():
 
 
 def test_conll_files_are_read(tmp_path):
-    path = tmp_path / "a.conll"
-    path.write_text("-DOCSTART- O\n\nAnna NNP B-PER\n. . O\n\t\nBerlin NNP B-LOC\n")
-    first, second = tags.read_sentences(str(path), "train_file", True)
+    def read(text, **settings):
+        return read_text(tmp_path / "a.conll", text, **settings)
+
+    first, second = read("-DOCSTART- O\n\nAnna NNP B-PER\n. . O\n\t\nBerlin NNP B-LOC\n")
     assert (first.words, first.tags, second.words) == (["Anna", "."], ["B-PER", "O"], ["Berlin"])
-    path.write_text("# id 7 domain=a\nAnna _ _ B-PER\n\n# sent_id = 2\nis _ _ O\n")  # of MultiCoNER
-    assert [one.words for one in tags.read_sentences(str(path), "train_file", True)] == [["Anna"], ["is"]]
-    path.write_text("Anna\n.\n\nBerlin\n")
-    assert [one.tags for one in tags.read_sentences(str(path), "predict_file", False)] == [None, None]
-    for text, message in (
+    found = read("# id 7 domain=a\nAnna _ _ B-PER\n\n# sent_id = 2\nis _ _ O\n")  # of MultiCoNER
+    assert [one.words for one in found] == [["Anna"], ["is"]]
+    assert [one.tags for one in read("Anna\n.\n\nBerlin\n", with_tags=False)] == [None, None]
+    numbers = "the first column numbers the words"
+    cases = (
         ("Anna\n.\n", "a word and its tag"),
         ("Anna B-PER\nBerlin\n", ":2: 1 columns"),
-        ("1 Anna B-PER\n2 . O\n\n1 Berlin B-LOC\n", "the first column numbers the words"),
-        ("1 Anna B-PER\n1 . O\n\n2 Berlin B-LOC\n", "the first column numbers the words or sentences"),
+        ("1 Anna B-PER\n2 . O\n\n1 Berlin B-LOC\n", numbers),
+        ("1 Anna B-PER\n1 . O\n\n2 Berlin B-LOC\n", f"{numbers} or sentences"),
         ("bc/1 0 Anna B-PER\nbc/1 1 . O\n\nbc/2 0 a O\n", "is the same in all lines of a sentence"),
         ("word\tpos_tags\nAnna\tNNP\n", "begins with a header"),
-        ("1-2 du _\n1 de O\n2 le O\n2.1 Lac B-LOC\n3 . O\n", "the first column numbers the words"),
+        ("1-2 du _\n1 de O\n2 le O\n2.1 Lac B-LOC\n3 . O\n", numbers),
         ("O\tis\nB-PER\tAnna\n\nO\t.\n", "the first column has the tags"),  # of MIT's corpora
         ("T1\tPER 0 4\tAnna\nT2\tLOC 9 15\tBerlin\n", "annotations of brat"),
-    ):
-        path.write_text(text)
-        with pytest.raises(ConfigError, match=message):
-            tags.read_sentences(str(path), "train_file", True)
-    path.write_text("ha O\nha O\n\nAnna B-PER\n\n1 O\n2 O\n")
-    assert tags.open_conll(str(path), "input_file").columns == ("tokens", "tags")
+    )
+    assert_refused(read, cases)
+    read("ha O\nha O\n\nAnna B-PER\n\n1 O\n2 O\n")
+    assert tags.open_conll(f"{tmp_path}/a.conll", "input_file").columns == ("tokens", "tags")
     (tmp_path / "b.conll").write_text("word\ttags\nAnna\tO\n")
     with pytest.raises(ConfigError, match="b.conll begins with a header"):
         tags.open_conll(f"{tmp_path}/*.conll", "input_file")
-    for text in ("['Anna', 'is']", "['Anna'\n 'is']", '["Anna"]'):  # lists in CSV, and NumPy's
-        with pytest.raises(ConfigError, match="is a list of words, written as a text"):
-            tags.sentence_of(text)
+    lists = ("['Anna', 'is']", "['Anna'\n 'is']", '["Anna"]')  # in CSV, and NumPy's
+    assert_refused(tags.sentence_of, ((text, "is a list of words, written as a text") for text in lists))
     assert tags.sentence_of("['s] [x]").tags is None
 
 
 def test_json_with_tokens_and_with_spans_is_the_same(tmp_path):
-    tokens, spans = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    tokens.write_text(json.dumps({"tokens": ["Anna", "."], "tags": ["B-PER", "O"]}) + "\n")
+    def read(*rows, **settings):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        return read_text(tmp_path / "a.jsonl", text, **settings)
+
     entity = {"start": 0, "end": 4, "label": "PER"}
-    spans.write_text(json.dumps({"text": "Anna.", "entities": [entity]}) + "\n")
-    (one,), (other,) = (tags.read_sentences(str(path), "train_file", True) for path in (tokens, spans))
-    assert (one.words, one.tags) == (other.words, other.tags)
-    tokens.write_text(json.dumps({"tokens": ["1998", "7"], "tags": ["O", "O"]}) + "\n")
-    assert tags.read_sentences(str(tokens), "train_file", True)[0].words == ["1998", "7"]
+    tokens = {"tokens": ["Anna", "."], "tags": ["B-PER", "O"]}
+    spans = {"text": "Anna.", "entities": [entity]}
+    prodigy = {"text": "Anna.", "spans": [entity], "answer": "accept"}
+    for row in (tokens, spans, prodigy):
+        (found,) = read(row)
+        assert (found.words, found.tags) == (["Anna", "."], ["B-PER", "O"]), row
+    assert read({"tokens": ["1998", "7"], "tags": ["O", "O"]})[0].words == ["1998", "7"]
     # UTF-16 counts the smiley twice; every ideograph is a word, which no span cuts.
-    smiley = [{"start": 1, "end": 3, "label": "LOC", "text": "\u5317\u4eac"}]
-    for shift, told in ((0, None), (1, "the span '\u5317\u4eac' is '\u4eac\u3002' from 2 to 4")):
-        moved = [{**each, "start": each["start"] + shift, "end": each["end"] + shift} for each in smiley]
-        row = {"text": "\U0001f600\u5317\u4eac\u3002", "entities": moved}
-        (tmp_path / "e.jsonl").write_text(json.dumps(row) + "\n")
-        if told is None:
-            (found,) = tags.read_sentences(str(tmp_path / "e.jsonl"), "train_file", True)
-            assert found.tags == ["O", "B-LOC", "I-LOC", "O"]
-        else:
-            with pytest.raises(ConfigError, match=told):
-                tags.read_sentences(str(tmp_path / "e.jsonl"), "train_file", True)
-    rejected = {"text": "Anna.", "spans": [entity], "answer": "reject"}  # as Prodigy exports it
-    (tmp_path / "d.jsonl").write_text(json.dumps({**rejected, "answer": "accept"}) + "\n")
-    assert tags.read_sentences(str(tmp_path / "d.jsonl"), "train_file", True)[0].tags == one.tags
-    (tmp_path / "d.jsonl").write_text(json.dumps(rejected) + "\n")
-    with pytest.raises(ConfigError, match="row 1: answer is 'reject'"):
-        tags.read_sentences(str(tmp_path / "d.jsonl"), "train_file", True)
-    empty = tmp_path / "c.jsonl"
-    empty.write_text(json.dumps({"tokens": ["a", "b"], "tags": ["O", None]}) + "\n")
-    with pytest.raises(ConfigError, match="row 1: 2 words with the tags "):
-        tags.read_sentences(str(empty), "train_file", True)
-    assert tags.read_sentences(str(empty), "predict_file", False)[0].tags is None
-    for path, row in ((tokens, {"tokens": ["a"]}), (spans, {"text": "a", "entities": None})):
-        path.write_text(path.read_text() + json.dumps(row) + "\n")
-        with pytest.raises(ConfigError, match="row 2: it has no (tags|entities)"):
-            tags.read_sentences(str(path), "train_file", True)
-        assert tags.read_sentences(str(path), "predict_file", False)[1].tags is None
-    for path, row, told in (
-        (tokens, {"tokens": ["a", "b", "c"], "tags": "O-O"}, "3 words with the tags 'O-O', expected a list"),
-        (spans, {"text": "Anna.", "entities": 5}, "span 5, expected start"),
-    ):
-        path.write_text(json.dumps(row) + "\n")
-        with pytest.raises(ConfigError, match=told):
-            tags.read_sentences(str(path), "train_file", True)
+    place = {"label": "LOC", "text": "\u5317\u4eac"}
+    smiley, cut = (
+        {"text": "\U0001f600\u5317\u4eac\u3002", "entities": [{**place, "start": start, "end": start + 2}]}
+        for start in (1, 2)
+    )
+    assert read(smiley)[0].tags == ["O", "B-LOC", "I-LOC", "O"]
+    # Without tags, or with those of another column.
+    none = {"tokens": ["a", "b"], "tags": ["O", None]}
     both = {"tokens": ["Anna"], "tags": ["NOUN"], "ner_tags": ["B-PER"]}
-    empty.write_text(json.dumps(both) + "\n")
-    with pytest.raises(ConfigError, match="has the columns tags and ner_tags. Name one with --label_column"):
-        tags.read_sentences(str(empty), "train_file", True)
-    assert tags.read_sentences(str(empty), "predict_file", False)[0].words == ["Anna"]
-    assert tags.read_sentences(str(empty), "eval_file", True, (None, "tags"))[0].tags == ["NOUN"]
-    spans.write_text(json.dumps({"text": "Annabel", "entities": [entity]}) + "\n")
-    with pytest.raises(ConfigError, match="cuts a word"):
-        tags.read_sentences(str(spans), "train_file", True)
-    for wrong in (["O", "O"], [None], 5, "O"):
-        tokens.write_text(json.dumps({"tokens": ["a"], "tags": wrong}) + "\n")
-        with pytest.raises(ConfigError, match="row 1: 1 words with the tags .*one for each word"):
-            tags.read_sentences(str(tokens), "train_file", True)
+    assert read(none, with_tags=False)[0].tags is None
+    assert read(both, with_tags=False)[0].words == ["Anna"]
+    assert read(both, columns=(None, "tags"))[0].tags == ["NOUN"]
+    untagged = ((tokens, {"tokens": ["a"]}), (spans, {"text": "a", "entities": None}))
+    for rows in untagged:
+        assert read(*rows, with_tags=False)[1].tags is None
+    cases = [
+        (cut, "the span '\u5317\u4eac' is '\u4eac\u3002' from 2 to 4"),
+        ({**prodigy, "answer": "reject"}, "row 1: answer is 'reject'"),
+        (none, "row 1: 2 words with the tags "),
+        *((*rows, "row 2: it has no (tags|entities)") for rows in untagged),
+        ({"tokens": ["a", "b", "c"], "tags": "O-O"}, "3 words with the tags 'O-O', expected a list"),
+        ({"text": "Anna.", "entities": 5}, "span 5, expected start"),
+        (both, "has the columns tags and ner_tags. Name one with --label_column"),
+        ({"text": "Annabel", "entities": [entity]}, "cuts a word"),
+    ]
+    told = "row 1: 1 words with the tags .*one for each word"
+    cases += [({"tokens": ["a"], "tags": wrong}, told) for wrong in (["O", "O"], [None], 5, "O")]
+    assert_refused(read, cases)
 
 
 def test_long_sentences_are_windows_that_join_to_every_word():
@@ -185,7 +165,5 @@ def test_entities_have_the_characters_of_the_text():
     assert [(each.start, each.end) for each in bilou] == [(0, 1), (1, 2), (2, 4), (4, 5)]
     called = ["B-PER", "O", "O", "B-LOC", "O"]
     found = tags.entities(one, called, [0.9] * 5, tags.IOB2)
-    assert [(each["text"], text[each["start"] : each["end"]]) for each in found] == [
-        ("Anna", "Anna"),
-        ("Berlin", "Berlin"),
-    ]
+    places = [(each["text"], text[each["start"] : each["end"]]) for each in found]
+    assert places == [("Anna", "Anna"), ("Berlin", "Berlin")]

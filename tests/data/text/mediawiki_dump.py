@@ -1,11 +1,19 @@
 """A small MediaWiki dump of own text, with the mark-up that real ones have."""
 
 import html
+import importlib.util
 import pathlib
+
+import pytest
 
 PARTS = pathlib.Path(__file__).parent / "dump"
 HEAD, PAGE, ARTICLE = ((PARTS / name).read_text() for name in ("head.xml", "page.xml", "article.wiki"))
 WORDS = "alpha beta gamma delta epsilon zeta eta theta".split()
+
+needs_extractor = pytest.mark.skipif(
+    importlib.util.find_spec("wikiextractor") is None,
+    reason="wikiextractor is not installed (pip install '.[wikipedia]')",
+)
 
 
 def page(title: str, text: str, number: int, ns: int = 0, redirect: str = "", model: str = "wikitext") -> str:

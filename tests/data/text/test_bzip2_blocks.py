@@ -44,19 +44,17 @@ def read_parts(path, bounds, splitting="never"):
 def packed_files(tmp_path_factory):
     """Returns paths and the plain one: one stream of many blocks, several streams, zeros behind it, and
     other ends of lines."""
-    folder, made = tmp_path_factory.mktemp("bz2"), []
-    text = text_of(1)
+    folder, text = tmp_path_factory.mktemp("bz2"), text_of(1)
     cuts = [0, 100_003, 100_004, 350_000, len(text)]
     streams = [bz2.compress(text[start:end], 1) for start, end in zip(cuts, cuts[1:])]
-    for name, packed in (
-        ("one", bz2.compress(text, 1)),
-        ("several", b"".join([bz2.compress(b""), *streams, bz2.compress(b"")])),
-        ("filled", bz2.compress(text, 1) + bytes(600_000)),
-        ("crlf", bz2.compress(text.replace(b"\n", b"\r\n"), 1)),
-        ("returns", bz2.compress(text.replace(b"\n", b"\r"), 1)),
-    ):
-        made.append(write(folder / name, packed))
-    return made, write(folder / "plain", text)
+    packed = {
+        "one": bz2.compress(text, 1),
+        "several": b"".join([bz2.compress(b""), *streams, bz2.compress(b"")]),
+        "filled": bz2.compress(text, 1) + bytes(600_000),
+        "crlf": bz2.compress(text.replace(b"\n", b"\r\n"), 1),
+        "returns": bz2.compress(text.replace(b"\n", b"\r"), 1),
+    }
+    return [write(folder / name, data) for name, data in packed.items()], write(folder / "plain", text)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -154,9 +152,3 @@ def test_zeros_in_place_of_a_rest_are_damage_and_are_not_kept(packed_files, monk
     assert list(text_files.read_bzip2_blocks(file, len(original))) == []
     assert tracemalloc.get_traced_memory()[1] < 4_000_000
     tracemalloc.stop()
-
-
-def test_a_split_without_a_block(tmp_path):
-    path = write(tmp_path / "a", bz2.compress(b"One line.\n"))
-    assert read_parts(path, [0, 10, 20])[0] == [["One line."]]
-    assert list(text_files.read_bzip2_blocks(io.BytesIO(bz2.compress(b"")), 0)) == []

@@ -1,16 +1,14 @@
 """Output of wikiextractor: the same documents, whether its characters are escaped for HTML or not."""
 
 import html
-import importlib.util
 import itertools
 import json
-import subprocess
-import sys
 
 import pytest
 
 from official.data.text import text_files
 from official.data.text.documents import ReadCounts, read_documents, read_splits
+from tests import programs
 from tests.data.text import mediawiki_dump
 
 PAGES = [
@@ -41,15 +39,22 @@ def read(path) -> list[list[str]]:
     return list(read_documents([str(path)], ReadCounts(), "never"))
 
 
-def test_every_form_holds_the_same_escaped_or_not(tmp_path):
+@pytest.mark.parametrize("filler", [0, 300])
+def test_every_form_holds_the_same_escaped_or_not_in_any_split(tmp_path, filler):
+    """Beyond the beginning of a file its own document tells whether a text is escaped."""
     path, wrong = tmp_path / "wiki_00", []
-    expected = [paragraphs for _, paragraphs in PAGES]
+    filling = [(f"T{number}", [f"Nothing to escape in {number}." * 20]) for number in range(filler)]
+    pages = [*filling, *PAGES[: 2 if filler else 3]]
+    expected = [" ".join(paragraphs) for _, paragraphs in pages]
     for form in ("doc", "doc with more", "json", "text"):
         for escape in (str, lambda text: html.escape(text, quote=False), quotes_too, html.escape):
-            path.write_text(form_of(PAGES, form, escape), encoding="utf-8")
-            found = [" ".join(document) for document in read(path)]
-            if found != [" ".join(paragraphs) for paragraphs in expected]:
-                wrong.append((form, path.read_text()[:300], found))
+            path.write_text(form_of(pages, form, escape), encoding="utf-8")
+            size = path.stat().st_size
+            bounds = [0, size // 3, size - 300, None] if filler else [0, None]
+            splits = [text_files.Split(str(path), *ends) for ends in itertools.pairwise(bounds)]
+            found = [" ".join(document) for document in read_splits(splits, "never", ReadCounts())]
+            if found != expected:
+                wrong.append((form, path.read_text()[:300], found[-3:]))
     assert not wrong
 
 
@@ -58,23 +63,6 @@ def test_a_line_of_attributes_without_end_takes_no_time(tmp_path):
     path = tmp_path / "wiki_00"
     path.write_text('<doc id="1" title="" ' + 'a="" ' * 150_000 + "\nA text.\n</doc>\n")
     assert read(path) == [["A text."]]
-
-
-def test_splits_do_not_matter_nor_where_the_first_character_stands_that_tells(tmp_path):
-    """Beyond the beginning of a file its own document tells whether a text is escaped."""
-    path = tmp_path / "wiki_00"
-    filler = [(f"T{number}", [f"Nothing to escape in {number}. " * 20]) for number in range(300)]
-    pages = [*filler, *PAGES[:2]]
-    for form in ("doc", "json", "text"):
-        found = []
-        for escape in (str, lambda text: html.escape(text, quote=False)):
-            path.write_text(form_of(pages, form, escape), encoding="utf-8")
-            whole, size = read(path), path.stat().st_size
-            bounds = [0, size // 3, size - 300, None]
-            splits = [text_files.Split(str(path), *ends) for ends in itertools.pairwise(bounds)]
-            assert list(read_splits(splits, "never", ReadCounts())) == whole and len(whole) == len(pages)
-            found.append(whole)
-        assert found[0] == found[1], form
 
 
 def test_other_files_keep_their_entities(tmp_path):
@@ -96,10 +84,7 @@ def test_other_files_keep_their_entities(tmp_path):
     assert not wrong
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("wikiextractor") is None,
-    reason="wikiextractor is not installed (pip install '.[wikipedia]')",
-)
+@mediawiki_dump.needs_extractor
 def test_the_tool_s_own_output_holds_the_text_that_is_read_of_the_dump(tmp_path):
     """Its command takes the year from the clock and cannot read pages of other content models apart."""
     dump, found = tmp_path / "dump.xml", {}
@@ -107,9 +92,9 @@ def test_the_tool_s_own_output_holds_the_text_that_is_read_of_the_dump(tmp_path)
     dump.write_text(pages.replace("{{CURRENTYEAR}}", ""), encoding="utf-8")
     for form, safe in itertools.product(("", "--json", "--text"), ("True", "")):
         out = tmp_path / f"out{form}{safe}"
-        command = [sys.executable, "-m", "wikiextractor.WikiExtractor", dump, "--no-templates", "--quiet"]
         options = ["--processes=1", f"--html-safe={safe}", f"--output={out}", *([form] if form else [])]
-        subprocess.run([*command, *options], check=True)
+        given = dump, "--no-templates", "--quiet", *options
+        assert programs.run("-m", "wikiextractor.WikiExtractor", *given).returncode == 0
         written = out / "AA" / "wiki_00"
         assert ("&amp;" in written.read_text().replace("Thing &amp;", "")) == bool(safe) or form == ""
         found[form, safe] = [" ".join(document) for document in read(written)]

@@ -3,21 +3,13 @@ counted.
 """
 
 import bz2
-import importlib.util
-import sys
 
 import pytest
 
 from official.data.text import documents as documents_lib
-from official.io.errors import ConfigError
-from tests.data.text.mediawiki_dump import make_dump, page
+from tests.data.text.mediawiki_dump import make_dump, needs_extractor, page
 from tests.data.text.test_bzip2_blocks import read_parts
 from tests.data.text.test_documents import read, write
-
-needs_extractor = pytest.mark.skipif(
-    importlib.util.find_spec("wikiextractor") is None,
-    reason="wikiextractor is not installed (pip install '.[wikipedia]')",
-)
 
 
 @needs_extractor
@@ -25,14 +17,7 @@ def test_an_article_becomes_plain_sentences(tmp_path):
     documents, counts = read(write(tmp_path / "dump.xml", make_dump(10)))
     assert len(documents) == 7 == counts.documents
     first = " ".join(documents[0])
-    for kept in (
-        'Thing & alpha: 0 is a "thing" about alpha \u2014 see alpha and others.',
-        "It costs 3\xa0< 5 euros & more.",
-        'It was made in 1900. It was "lost" in a fire. 2024 passed.',
-        "After the table it goes on. It ends here.",
-        "History.",
-    ):
-        assert kept in first, first
+    assert 'It was made in 1900. It was "lost" in a fire. 2024 passed.' in first
     for dropped in ("Infobox", "Cited", "comment", "caption", "Cell", "a point", "Category", "[["):
         assert dropped not in first, first
     assert (counts.redirect_pages, counts.other_pages, counts.unreadable_pages) == (1, 2, 0)
@@ -97,10 +82,3 @@ def test_the_index_beside_a_dump_holds_no_text(tmp_path):
     documents, counts = read(path)
     assert documents == [] and counts.text_bytes == len(lines)
     assert len(read(write(tmp_path / "times.txt", lines))[0]) == 1  # by another name it is text
-
-
-def test_a_dump_without_the_extractor_says_what_to_install(tmp_path, monkeypatch):
-    documents_lib._cleaner.cache_clear()
-    monkeypatch.setitem(sys.modules, "wikiextractor", None)
-    with pytest.raises(ConfigError, match=r"a MediaWiki dump needs .* pip install '\.\[wikipedia\]'"):
-        read(write(tmp_path / "dump", make_dump(1)))

@@ -2,17 +2,15 @@
 
 import bz2
 import dataclasses
-import functools
-import importlib.util
-import os
 import shutil
-import subprocess
 
 import pytest
 
 from official.data.text import documents, preparation
 from official.io.errors import ConfigError
-from tests.data.text.mediawiki_dump import make_dump
+from tests import programs
+from tests.data.text.mediawiki_dump import make_dump, needs_extractor
+from tests.data.text.test_documents import write
 from tests.fixtures import ROOT
 
 
@@ -30,27 +28,16 @@ def test_leftovers_of_markup_are_removed():
         assert preparation.clean(text) == expected
 
 
-def write_text(folder, count=200):
-    folder.mkdir()
-    for number in range(2):
-        texts = [
-            f"Document {number} {n} begins here. It goes on.\nAnd has a second paragraph."
-            for n in range(count)
-        ]
-        pages = enumerate([*texts, texts[0], "Short."])
-        blocks = [f'<doc id="{n}" url="" title="T {n}">\nT {n}\n\n{text}\n</doc>\n' for n, text in pages]
-        (folder / f"wiki_{number:02d}").write_text("".join(blocks))
-    return folder
-
-
 def contents(folder, left_out=()):
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in left_out]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def test_documents_are_shared_out_by_their_text(tmp_path, monkeypatch):
-    text = write_text(tmp_path / "in")
-    job = preparation.Job(str(text), str(tmp_path / "out"), eval_share=0.2)
+    for number in range(2):
+        texts = [f"Document {number} {n} begins here. It goes on.\nA second. It ends." for n in range(200)]
+        write(tmp_path / "in" / f"{number}.txt", "\n\n".join([*texts, texts[0], "Short."]))
+    job = preparation.Job(str(tmp_path / "in"), str(tmp_path / "out"), eval_share=0.2)
     manifest = preparation.prepare(job)
     made = {}
     for side in preparation.SPLITS:
@@ -59,7 +46,7 @@ def test_documents_are_shared_out_by_their_text(tmp_path, monkeypatch):
         assert manifest[f"{side}_documents"] == len(made[side])
     assert len(made["train"]) + len(made["eval"]) == 402 and 50 < len(made["eval"]) < 110
     assert manifest["short_documents"] == 2
-    assert all(len(document) == 3 for side in made.values() for document in side)
+    assert all(len(document) == 4 for side in made.values() for document in side)
     firsts = [{document[0] for document in side} for side in made.values()]
     assert not firsts[0] & firsts[1]  # a copy is on the side of its original
     both = dataclasses.replace(job, input_files=job.output_dir, output_dir=str(tmp_path / "of_both"))
@@ -78,19 +65,14 @@ def test_documents_are_shared_out_by_their_text(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("wikiextractor") is None,
-    reason="wikiextractor is not installed (pip install '.[wikipedia]')",
-)
+@needs_extractor
 def test_a_dump_becomes_records_and_nothing_is_done_twice(tmp_path):
     dump = tmp_path / "enwiki-test-pages-articles.xml.bz2"
     dump.write_bytes(bz2.compress(make_dump(60, filler=20).encode()))
-    command = [str(ROOT / "scripts" / "create_wikipedia_dataset.sh"), str(dump), str(tmp_path / "out")]
+    out, program = tmp_path / "out", ROOT / "scripts" / "create_wikipedia_dataset.sh"
     flags = {"SHAPES": "128:20 512:76", "EVAL_SHARE": "0.3", "DUPE_FACTOR": "2", "NUM_WORKERS": "2"}
-    run = functools.partial(subprocess.run, command, env=os.environ | flags, capture_output=True, text=True)
-    done = run(check=False)
+    done = programs.call(program, dump, out, **flags)
     assert done.returncode == 0, done.stderr
-    out = tmp_path / "out"
     sets = {f"{side}_{shape}" for side in ("train", "eval") for shape in ("128_20", "512_76")}
     assert {path.name for path in out.iterdir()} >= {"text", *sets}
     text = "".join(path.read_text() for side in ("train", "eval") for path in (out / "text" / side).iterdir())
@@ -98,5 +80,6 @@ def test_a_dump_becomes_records_and_nothing_is_done_twice(tmp_path):
     assert text.count("After the table it goes on.\nIt ends here.\n") == 42
     before = contents(out, ("report.html", "speed.json"))
     shutil.rmtree(out / "eval_512_76")
-    assert run(check=True).stdout.count("there already") == 4
+    done = programs.call(program, dump, out, **flags)
+    assert done.returncode == 0 and done.stdout.count("there already") == 4
     assert contents(out, ("report.html", "speed.json")) == before

@@ -3,13 +3,11 @@ arrays.
 """
 
 import gzip
-import io
 import json
 import os
 import random
 import tracemalloc
 
-import numpy as np
 import pytest
 
 from official.data.text import documents as documents_lib
@@ -18,21 +16,17 @@ from official.data.text.documents import ReadCounts
 from official.io import files
 from official.io.errors import ConfigError
 from tests.data.text.test_documents import plan_splits, read, write
+from tests.refusals import assert_refused
 
 TEXT = "The caf\u00e9 is open. It is na\u00efve to go.\n\nThe second document.\n" * 50
-
-
-def npz() -> bytes:
-    file = io.BytesIO()
-    np.savez(file, a=np.arange(9))
-    return file.getvalue()
 
 
 NOT_TEXT = {
     "random": (random.Random(1).randbytes(1 << 17), "holds NUL bytes: it is binary, not text. Leave it out"),
     "png": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a PNG picture, not text. Leave it out of --input_files"),
-    "npz": (npz(), "is a zip archive. Allowed: plain text"),
+    "zip": (b"PK\x03\x04\x14\0\0\0", "is a zip archive. Allowed: plain text"),
     "html": (b"\xef\xbb\xbf\n<!DOCTYPE html>\n<html><p>One.</p></html>\n", r"is a web page \(HTML\)"),
+    "xml": (b'<?xml version="1.0"?>\n<TEI><p>One.</p></TEI>\n', "is XML, whose mark-up is not text"),
     "tar": (b"name".ljust(257, b"\0") + b"ustar\0", "is a tar archive"),
     "late zero": (TEXT.encode() * 100 + b"A\0b.\n", "holds NUL bytes after its beginning"),
     "utf-16": (
@@ -49,25 +43,22 @@ NOT_TEXT = {
 def test_what_is_not_text_is_refused_by_name(tmp_path):
     for kind, (content, message) in NOT_TEXT.items():
         for pack in (bytes, gzip.compress):
-            if kind == "npz" and pack is gzip.compress:
+            if kind == "zip" and pack is gzip.compress:
                 message = "holds NUL bytes"
             with pytest.raises(ConfigError, match=f"/file.x {message}") as error:
                 read(write(tmp_path / "file.x", pack(content)))
             assert len(str(error.value).removeprefix(str(tmp_path))) < 300
-        if kind in ("png", "utf-16", "npz"):  # before any work
+        if kind in ("png", "utf-16", "zip"):  # before any work
             with pytest.raises(ConfigError, match="/file.x is"):
                 text_files.identify([write(tmp_path / "file.x", content)])
 
 
 def test_tables_are_no_text(tmp_path):
     """All columns of a table would be text: ids, labels and dates. Names tell it, since its lines do not."""
-    for name, is_table in (("a.csv", True), ("b.TSV.gz", True), ("csv.txt", False), ("c.csv.txt", False)):
-        path = write(tmp_path / name, b"id,text\n1,One.\n")
-        if is_table:
-            with pytest.raises(ConfigError, match=f"{name} is a table, .*--text_field"):
-                text_files.find_texts(path)
-        else:
-            assert text_files.find_texts(path) == [path]
+    names = "a.csv", "b.TSV.gz", "csv.txt", "c.csv.txt"
+    a, b, *texts = (write(tmp_path / name, b"id,text\n1,One.\n") for name in names)
+    assert_refused(text_files.find_texts, [(path, f"{path} is a table, .*--text_field") for path in (a, b)])
+    assert all(text_files.find_texts(path) == [path] for path in texts)
 
 
 def test_identities_tell_other_content_of_the_same_size(tmp_path):
@@ -135,15 +126,17 @@ def test_what_is_no_array_of_documents(tmp_path):
         assert read(write(tmp_path / "a.json", text))[0] == []
     for text in ("[1] A note.\nMore.", '["A quotation" is here]', "[A bracket]", "[\nA line."):
         assert read(write(tmp_path / "a", text), splitting="never")[0] == [text.split("\n")]
-    for text, element in (
+    cases = (
         ('[{"text": "a"}, {"text": "b', 2),
         ('[{"text": "a"} {"text": "b"}]', 2),
         ('[{"text": "a"}] x', 2),
         ('[{"text": "a"},]', 2),
         ('[{"text": ' + "[" * 100_000, 1),
-    ):
-        with pytest.raises(ConfigError, match=f"a.json is not a whole JSON array: element {element}: "):
-            read(write(tmp_path / "a.json", text))
+    )
+    told = "a.json is not a whole JSON array: element {}: ".format
+    assert_refused(
+        lambda text: read(write(tmp_path / "a.json", text)), [(text, told(each)) for text, each in cases]
+    )
 
 
 def test_memory_is_bounded_for_an_array_of_24_megabytes(tmp_path):

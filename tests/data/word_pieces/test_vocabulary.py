@@ -34,9 +34,8 @@ def test_a_built_vocabulary_has_exactly_the_size_asked_for():
     for size in (28, 34, 60, 300):
         built = vocabulary_building.build_vocabulary(SENTENCES, size)
         assert len(built.words) == len(set(built.words)) == size
-        assert tuple(built.words[:5]) == vocabulary_lib.SPECIAL_TOKENS and set("thecasonmdg") <= set(
-            built.words
-        )
+        assert tuple(built.words[:5]) == vocabulary_lib.SPECIAL_TOKENS
+        assert set("thecasonmdg") <= set(built.words)
         assert (built.unused > 0) == (size >= 60)
         assert built.learned + built.unused == size and built.covered == 1
         assert size < 60 or {"the", "sat", "mat", "cat", "##at"} <= set(built.words)  # frequent words
@@ -86,14 +85,14 @@ def test_the_same_text_makes_the_same_vocabulary_in_every_process():
 
 def test_the_command_writes_a_vocabulary_that_says_how_its_text_is(tmp_path, run_program):
     text = write(tmp_path / "a.txt", "Paris is in France.\n\nThe Eiffel Tower is in Paris.\n" * 9)
-    for number, flag, told in ((1, [], None), (2, ["--do_lower_case=false"], False)):
-        vocab = tmp_path / str(number) / "vocab.txt"
+    for is_cased, flag in ((False, []), (True, ["--do_lower_case=false"])):
+        vocab = tmp_path / str(is_cased) / "vocab.txt"
         flags = [f"--input_files={text}", f"--output_file={vocab}", "--vocab_size=100", *flag]
         out = run_program(text_lib.run_vocab, *flags).out
         assert "100 word pieces from 18 sentences: " in out and "100.00% of the words" in out
-        assert vocabulary_lib.load_for_text(str(vocab)).do_lower_case == (told is None)
-        assert ("Paris" in vocab.read_text().split("\n")) == (told is False)
-        names = ["tokenizer_config.json"] * (told is False) + ["vocab.txt"]
+        assert vocabulary_lib.load_for_text(str(vocab)).do_lower_case != is_cased
+        assert ("Paris" in vocab.read_text().split("\n")) == is_cased
+        names = ["tokenizer_config.json"] * is_cased + ["vocab.txt"]
         assert sorted(path.name for path in vocab.parent.iterdir()) == names
         with pytest.raises(ConfigError, match="exists"):
             run_program(text_lib.run_vocab, *flags)

@@ -19,7 +19,7 @@ AXE_FILE = pathlib.Path(
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it runs, no other test of this process can run an event loop
 def browser():
     """Chromium without a window."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

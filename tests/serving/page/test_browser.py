@@ -11,10 +11,18 @@ ANSWER, FILL, CLASSIFY, EMBED = (f"#panel-{name}" for name in ("answer", "fill_m
 SEND = "[type=submit]"
 
 
-def ask(page, context: str, question: str) -> None:
-    page.fill("#answer-context", context)
-    page.fill("#answer-question", question)
-    page.click(f"{ANSWER} {SEND}")
+def submit(page, method: str, wait_for: str = "", **texts: str) -> None:
+    """Fills fields of the form of a method, and sends it. Waits for what then is in its panel."""
+    page.click(f"#tab-{method}")
+    for name, text in texts.items():
+        page.fill(f"#{method}-{name}", text)
+    page.click(f"#panel-{method} {SEND}")
+    if wait_for:
+        page.wait_for_selector(f"#panel-{method} {wait_for}")
+
+
+def ask(page, context: str, question: str, wait_for: str = "") -> None:
+    submit(page, "answer", wait_for, context=context, question=question)
 
 
 def focused(page) -> str:
@@ -33,18 +41,21 @@ def reply(page, status: int, body: str) -> None:
     page.route("**/*:predict", lambda route: route.fulfill(status=status, body=body))
 
 
-def test_the_answer_is_marked_in_its_context(open_page):
+def test_the_answer_is_marked_in_its_context_and_its_call_is_shown(open_page, server):
     page = open_page()
-    context = "🏛️ Old.\nThree earthquakes 😀 damaged it; Three earthquakes."
-    ask(page, context, "What damaged it?")
+    context = "🏛️ Old.\nThree earthquakes 😀 damaged it; Three earthquakes, it's said."
+    ask(page, context, "What's it?")
     assert page.text_content(f"{ANSWER} mark") == "Three earthquakes" == page.text_content(f"{ANSWER} .big")
     assert page.text_content(f"{ANSWER} .passage") == context
     before = page.evaluate("document.querySelector('mark').previousSibling.textContent")
     assert before == "🏛️ Old.\n"  # places count code points, not UTF-16
     assert "93.7%" in page.text_content(f"{ANSWER} .result")
-    asked = {"question": "What damaged it?", "context": context}
+    asked = {"question": "What's it?", "context": context}
     assert page.asked == [{"signature_name": "answer", "instances": [asked]}]
     assert page.text_content("#said") == "Answer: Three earthquakes"
+    program, flag, body, address = shlex.split(page.text_content(f"{ANSWER} pre"))
+    assert (program, flag) == ("curl", "-d") and json.loads(body) == page.asked[0]
+    assert address == f"http://127.0.0.1:{server.port}/v1/models/bert:predict"
 
 
 def test_an_empty_field_is_told_where_it_is(open_page):
@@ -70,22 +81,17 @@ def test_texts_that_were_cut_are_told_beside_the_answer(open_page, model):
     told = page.text_content(f"{ANSWER} .cut")
     assert told.startswith("The question is longer than the model takes")
     assert page.text_content("#said") == f"Answer: Three earthquakes {told}"
-    page.click("#tab-embed")
-    page.fill("#embed-one", "a")
-    page.fill("#embed-other", f"b\n{long}")
-    page.click(f"{EMBED} {SEND}")
+    submit(page, "embed", one="a", other=f"b\n{long}")
     assert page.text_content(f"{EMBED} .cut").startswith("1 of 3 texts is longer")
     assert "w" * 40 + "…" in page.text_content(f"{EMBED} .cut")
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
-    page.click("#tab-answer")
     ask(page, "Three earthquakes.", "What?")
     page.wait_for_selector(f"{ANSWER} .cut", state="detached")
 
 
 def test_no_answer_is_said(open_page):
     page = open_page()
-    ask(page, "A text.", "Who?")
-    page.wait_for_selector(f"{ANSWER} .big:has-text('No answer')")
+    ask(page, "A text.", "Who?", ".big:has-text('No answer')")
     assert page.query_selector("mark") is None
 
 
@@ -129,8 +135,7 @@ def test_nothing_scrolls_sideways(open_page, model, server, width):
     model.scores = {model.label: 0.5}
     server.server.versions.served.labels = [model.label, *(f"label {number}" for number in range(40))]
     page = open_page(viewport={"width": width, "height": 844})
-    ask(page, "Three earthquakes " + "w" * 300, "q" * 200)
-    page.wait_for_selector(f"{ANSWER} mark")
+    ask(page, "Three earthquakes " + "w" * 300, "q" * 200, "mark")
     page.click(f"{ANSWER} summary")
     for tab, panel in [("answer", ANSWER), ("fill_mask", FILL), ("classify", CLASSIFY), ("embed", EMBED)]:
         page.click(f"#tab-{tab}")
@@ -145,13 +150,9 @@ def test_texts_are_never_html(open_page, model):
     attack = "<script>window.hit = 1</script><img src=x onerror='window.hit = 1'>"
     model.words, model.label, model.scores = [(attack, 0.5)] * 5, attack, {attack: 0.5}
     page = open_page()
-    ask(page, f"{attack} Three earthquakes {attack}", attack)
-    page.wait_for_selector(f"{ANSWER} mark")
+    ask(page, f"{attack} Three earthquakes {attack}", attack, "mark")
     assert attack in page.text_content(f"{ANSWER} .passage")
-    page.click("#tab-fill_mask")
-    page.fill("#fill_mask-text", f"{attack} [MASK]")
-    page.click(f"{FILL} {SEND}")
-    page.wait_for_selector(f"{FILL} li")
+    submit(page, "fill_mask", "li", text=f"{attack} [MASK]")
     assert page.text_content(f"{FILL} li .word") == attack
     page.click("#tab-classify")
     page.click(f"{CLASSIFY} .example")
@@ -170,9 +171,7 @@ def test_texts_are_never_html(open_page, model):
 @pytest.mark.slow
 def test_masks_are_filled(open_page):
     page = open_page()
-    page.click("#tab-fill_mask")
-    page.fill("#fill_mask-text", "No mask.")
-    page.click(f"{FILL} {SEND}")
+    submit(page, "fill_mask", text="No mask.")
     assert "no [MASK]" in described(page, "#fill_mask-text")
     page.evaluate("document.getElementById('fill_mask-text').setSelectionRange(3, 7)")
     page.click("#insert")
@@ -191,33 +190,22 @@ def test_masks_are_filled(open_page):
 @pytest.mark.slow
 def test_sentences_are_classified_and_compared(open_page, model):
     page = open_page()
-    page.click("#tab-classify")
-    page.fill("#classify-sentence_a", "A warm film.")
-    page.click(f"{CLASSIFY} {SEND}")
-    page.wait_for_selector(f"{CLASSIFY} .big")
+    submit(page, "classify", ".big", sentence_a="A warm film.")
     assert page.text_content(f"{CLASSIFY} .big") == "positive"
     assert "99.8%" in page.text_content(f"{CLASSIFY} .rows")
     assert page.asked[-1]["instances"] == [{"sentence_a": "A warm film.", "sentence_b": ""}]
     model.label, model.scores = "1", {"0": 0.25, "1": 0.75}
-    page.click(f"{CLASSIFY} {SEND}")
-    page.wait_for_selector(f"{CLASSIFY} .big:has-text('Label 1')")
+    submit(page, "classify", ".big:has-text('Label 1')")
     model.label, model.scores = "threat", {"insult": 0.5, "threat": 0.96, "spam": 0.84}
-    page.click(f"{CLASSIFY} {SEND}")
-    page.wait_for_selector(f"{CLASSIFY} .big:has-text('threat')")
+    submit(page, "classify", ".big:has-text('threat')")
     rows = page.locator(f"{CLASSIFY} .rows li").all_inner_texts()
     assert [" ".join(row.split()) for row in rows] == ["threat 96.0%", "spam 84.0%", "insult 50.0%"]
     model.label, model.scores = "", {"x": 3.416, "y": -1.0}
-    page.click(f"{CLASSIFY} {SEND}")
-    page.wait_for_selector(f"{CLASSIFY} .rows:has-text('3.42'):has-text('-1.00')")
+    submit(page, "classify", ".rows:has-text('3.42'):has-text('-1.00')")
     model.scores = {"LABEL_0": 3.416}
-    page.click(f"{CLASSIFY} {SEND}")
-    page.wait_for_selector(f"{CLASSIFY} .big:has-text('3.42')")
+    submit(page, "classify", ".big:has-text('3.42')")
     assert page.query_selector(f"{CLASSIFY} .rows") is None  # a score is no share of anything
-    page.click("#tab-embed")
-    page.fill("#embed-one", "a")
-    page.fill("#embed-other", "ab")
-    page.click(f"{EMBED} {SEND}")
-    page.wait_for_selector(f"{EMBED} .big")
+    submit(page, "embed", ".big", one="a", other="ab")
     assert page.text_content(f"{EMBED} .big") == "0.98"  # 2.25 / sqrt(1.25 x 4.25)
 
 
@@ -258,18 +246,13 @@ def test_errors_of_the_server_are_shown(open_page):
         (200, '{"predictions": [{"label": 1}]}', "The server's answer is not what it should be."),
     ):
         reply(page, status, body)
-        ask(page, "A text.", "Who?")
-        page.wait_for_selector(f'{ANSWER} .error[role=alert]:text-is("{said}")')
+        ask(page, "A text.", "Who?", f'.error[role=alert]:text-is("{said}")')
     page.complaints.clear()  # the browser's own line about the status, and ours about what was not understood
     page.unroute("**/*:predict")
-    ask(page, "Three earthquakes.", "Who?")
-    page.wait_for_selector(f"{ANSWER} mark")
+    ask(page, "Three earthquakes.", "Who?", "mark")
     assert page.query_selector(f"{ANSWER} .error") is None
-    page.click("#tab-embed")
-    page.fill("#embed-one", "a")
-    page.fill("#embed-other", "word7 word8 " * 20_000)  # longer than the server takes
-    page.keyboard.press("Control+Enter")
-    page.wait_for_selector(f"{EMBED} .error[role=alert]")
+    # Longer than the server takes.
+    submit(page, "embed", ".error[role=alert]", one="a", other="word7 word8 " * 20_000)
     (said,) = page.complaints
     assert "status of 4" in said
     page.complaints.clear()
@@ -280,14 +263,12 @@ def test_no_answer_in_time_and_no_network_are_told_apart(open_page, model):
     model.gate.clear()
     page = open_page()
     page.clock.install()
-    ask(page, "A text.", "Who?")
-    page.wait_for_selector(f"{ANSWER} [aria-busy]")
+    ask(page, "A text.", "Who?", "[aria-busy]")
     page.clock.fast_forward(61_000)
     page.wait_for_selector(f"{ANSWER} .error")
     assert "No answer within 60 seconds" in page.text_content(f"{ANSWER} .error")
     page.context.set_offline(True)
-    ask(page, "A text.", "Who?")
-    page.wait_for_selector(f"{ANSWER} .error:has-text('offline')")
+    ask(page, "A text.", "Who?", ".error:has-text('offline')")
     page.complaints.clear()  # net::ERR_INTERNET_DISCONNECTED
 
 
@@ -341,13 +322,3 @@ def test_a_model_that_loads_is_waited_for(open_page, server):
     page.click("#tab-classify")
     assert page.text_content("#classify-labels") == "Labels: negative, positive, Label 1."
     page.complaints.clear()  # the browser's own line about 503
-
-
-@pytest.mark.slow
-def test_the_command_of_a_call_is_right(open_page, server):
-    page = open_page()
-    ask(page, "Three earthquakes, it's said.", "What's it?")
-    page.wait_for_selector(f"{ANSWER} mark")
-    program, flag, body, address = shlex.split(page.text_content(f"{ANSWER} pre"))
-    assert (program, flag) == ("curl", "-d") and json.loads(body) == page.asked[0]
-    assert address == f"http://127.0.0.1:{server.port}/v1/models/bert:predict"

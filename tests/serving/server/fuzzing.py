@@ -4,6 +4,7 @@ A bad request may get a status of 4xx or a closed connection; where its damage i
 """
 
 import concurrent.futures
+import itertools
 import json
 import random
 import re
@@ -11,7 +12,6 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tests.serving.server.servers import QUESTION
 
@@ -39,20 +39,8 @@ _HEADERS = [
 ]
 
 
-class Case(NamedTuple):
-    """A bad request.
-
-    Attributes:
-      kind: of its damage.
-      parts: what is sent, with pauses in seconds in between.
-      is_cut: whether the client then goes away without reading.
-      may_pass: whether it may be answered as if it were good.
-    """
-
-    kind: str
-    parts: list[bytes | float]
-    is_cut: bool = False
-    may_pass: bool = False
+# What is sent of a request, with pauses in seconds in between.
+Parts = list[bytes | float]
 
 
 def body_of(rng: random.Random) -> bytes:
@@ -67,7 +55,7 @@ def request(body: bytes, start: bytes = b"POST " + PREDICT, more: bytes = b"") -
     return head + length + more + b"\r\n" + body
 
 
-def damaged(rng: random.Random) -> list[bytes | float]:
+def damaged(rng: random.Random) -> Parts:
     """Some bytes of a whole request are others."""
     data = bytearray(request(body_of(rng)))
     for _ in range(rng.randint(1, 8)):
@@ -75,12 +63,12 @@ def damaged(rng: random.Random) -> list[bytes | float]:
     return [bytes(data)]
 
 
-def other_headers(rng: random.Random) -> list[bytes | float]:
+def other_headers(rng: random.Random) -> Parts:
     more = b"".join(rng.choice(_HEADERS) + b"\r\n" for _ in range(rng.randint(1, 2)))
     return [request(body_of(rng), b"POST " + rng.choice([PREDICT, INFER]), more)]
 
 
-def other_json(rng: random.Random) -> list[bytes | float]:
+def other_json(rng: random.Random) -> Parts:
     """JSON of other types at a place of a good body of one of the protocols, or cut."""
     kind = {"shape": [1], "datatype": "BYTES", "data": ["a"], "parameters": {"binary_data_size": None}}
     tensors = [{"name": name, **kind} for name in QUESTION]
@@ -99,7 +87,7 @@ def other_json(rng: random.Random) -> list[bytes | float]:
     return [request(text, b"POST " + (INFER if number == 2 else PREDICT))]
 
 
-def oversized(rng: random.Random) -> list[bytes | float]:
+def oversized(rng: random.Random) -> Parts:
     """A large body, length, number of instances, text, or number of chunks."""
     chunks = (b"2000\r\n" + b" " * 0x2000 + b"\r\n") * rng.randint(9, 40)
     requests = [
@@ -113,7 +101,7 @@ def oversized(rng: random.Random) -> list[bytes | float]:
     return [rng.choice(requests)]
 
 
-def slow(rng: random.Random) -> list[bytes | float]:
+def slow(rng: random.Random) -> Parts:
     """Stops in the middle, or comes in drops for longer than the server waits."""
     data = request(body_of(rng))
     cut = rng.randrange(1, len(data))
@@ -121,14 +109,14 @@ def slow(rng: random.Random) -> list[bytes | float]:
     return [part for place in range(0, cut, step) for part in (data[place : min(place + step, cut)], 0.15)]
 
 
-def aborted(rng: random.Random) -> list[bytes | float]:
+def aborted(rng: random.Random) -> Parts:
     data = request(body_of(rng))
     cut = rng.choice([rng.randrange(1, len(data)), len(data), len(data)])
     return [data[:cut], rng.choice([0.0, 0.001, 0.01])]
 
 
 # {kind of the damage: (its weight, what makes the parts, whether it may be answered as if it were good)}
-KINDS: dict[str, tuple[int, Callable[[random.Random], list[bytes | float]], bool]] = {
+KINDS: dict[str, tuple[int, Callable[[random.Random], Parts], bool]] = {
     "garbage": (8, lambda rng: [rng.randbytes(rng.randint(1, 3000)) + rng.choice([b"", b"\r\n\r\n"])], False),
     "damaged bytes": (15, damaged, True),
     "headers": (12, other_headers, True),
@@ -140,28 +128,30 @@ KINDS: dict[str, tuple[int, Callable[[random.Random], list[bytes | float]], bool
 }
 
 
-def cases(number: int, seed: int) -> list[Case]:
-    """Returns as many bad requests, always the same of a seed."""
+def cases(number: int, seed: int) -> list[tuple[str, Parts]]:
+    """Returns as many bad requests, always the same of a seed: the kind of the damage, and the parts."""
     rng = random.Random(seed)
     kinds = rng.choices(list(KINDS), [weight for weight, _, _ in KINDS.values()], k=number)
-    return [Case(kind, KINDS[kind][1](rng), kind == "aborted", KINDS[kind][2]) for kind in kinds]
+    return [(kind, KINDS[kind][1](rng)) for kind in kinds]
 
 
-def send(port: int, case: Case) -> bytes:
-    """Sends a case. Returns all that is answered until the server closes, b"" where it closes at once."""
+def send(port: int, *parts: bytes | float, is_aborted: bool = False, is_ended: bool = False) -> bytes:
+    """Sends parts of a request; then the client goes away without reading where `is_aborted`, or ends its
+    writing where `is_ended`. Returns all that is answered until the server closes, b"" where it closes at
+    once."""
     answer = b""
     with socket.create_connection(("127.0.0.1", port), _WAIT_SECS) as connection:
         try:
-            for part in case.parts:
+            for part in parts:
                 if isinstance(part, float):
                     time.sleep(part)
                 else:
                     connection.sendall(part)
-            if case.is_cut:
+            if is_aborted:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 return b""
-            if case.kind == "garbage":
-                connection.shutdown(socket.SHUT_WR)  # else the server waits for the rest of it
+            if is_ended:
+                connection.shutdown(socket.SHUT_WR)
             while part := connection.recv(65536):
                 answer += part
         except (ConnectionResetError, BrokenPipeError):
@@ -169,38 +159,36 @@ def send(port: int, case: Case) -> bytes:
     return answer
 
 
-def judge(case: Case, answer: bytes) -> str | None:
-    """Returns what is wrong with an answer, or None."""
+def judge(kind: str, answer: bytes) -> str | None:
+    """Returns what is wrong with an answer to a bad request, or None."""
     statuses = [int(code) for code in re.findall(rb"HTTP/1\.[01] (\d\d\d)", answer)]
     if b"Traceback" in answer or b'File "' in answer:
         return "a traceback"
     for status in statuses:
-        if status != 100 and not 400 <= status < 500 and not (case.may_pass and status == 200):
+        if status != 100 and not 400 <= status < 500 and not (KINDS[kind][2] and status == 200):
             return f"status {status}"
     return None if statuses or not answer else f"no HTTP: {answer[:80]!r}"
-
-
-def is_good_request_answered(port: int) -> bool:
-    body = json.dumps({"instances": [QUESTION]}).encode()
-    answer = send(port, Case("good", [request(body)]))
-    return answer.startswith(b"HTTP/1.1 200 ") and b'"predictions"' in answer
 
 
 def run(port: int, number: int, seed: int) -> list[str]:
     """Sends bad requests from several clients at once, and after every tenth a good one. Returns what was
     wrong."""
 
-    def one(numbered: tuple[int, Case]) -> str | None:
-        place, case = numbered
+    def one(place: int, case: tuple[str, Parts]) -> str | None:
+        kind, parts = case
         try:
-            wrong = judge(case, send(port, case))
+            # Where garbage does not end, the server waits for the rest of it.
+            answer = send(port, *parts, is_aborted=kind == "aborted", is_ended=kind == "garbage")
+            wrong = judge(kind, answer)
         except TimeoutError:
             wrong = "neither answered nor closed"
         if wrong:
-            return f"case {place} ({case.kind}): {wrong}: {case.parts[0][:300]!r}"
-        if place % 10 == 0 and not is_good_request_answered(port):
-            return f"after case {place}: a good request is not answered"
+            return f"case {place} ({kind}): {wrong}: {parts[0][:300]!r}"
+        if place % 10 == 0:
+            answer = send(port, request(body_of(random.Random(place))))
+            if not (answer.startswith(b"HTTP/1.1 200 ") and b'"predictions"' in answer):
+                return f"after case {place}: a good request is not answered"
         return None
 
     with concurrent.futures.ThreadPoolExecutor(_CLIENTS) as pool:
-        return list(filter(None, pool.map(one, enumerate(cases(number, seed)))))
+        return list(filter(None, pool.map(one, itertools.count(), cases(number, seed))))

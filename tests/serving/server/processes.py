@@ -2,22 +2,24 @@
 
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
 
 from tests.fixtures import ROOT
+from tests.serving.server.servers import Client, write_model
 
 
-class Process:
-    """`scripts/serve.py` over a folder.
+class Process(Client):
+    """`scripts/serve.py` over a small model, version 1 of a folder; for a `with` statement, which ends it.
 
     Attributes:
-      port: that it listens on.
       process: itself.
     """
 
     def __init__(self, folder, *flags: str, environment: dict[str, str] | None = None):
+        write_model(pathlib.Path(folder, "models", "1"), "answer")
         self._errors = open(os.path.join(str(folder), "stderr"), "w+", encoding="utf-8")
         command = [sys.executable, "scripts/serve.py", f"--export_dir={folder}/models", "--port=0", *flags]
         streams = {"stdout": subprocess.PIPE, "stderr": self._errors, "text": True}
@@ -37,8 +39,10 @@ class Process:
         """Returns its log."""
         return [json.loads(line) for line in self.errors().splitlines()]
 
-    def end(self) -> None:
-        """Ends it, if it is there still."""
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_) -> None:
         self.process.kill()
         self.process.wait()
         self.process.stdout.close()

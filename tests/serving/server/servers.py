@@ -78,17 +78,6 @@ def stand_in(version: int = 1, model: StandIn | None = None) -> Served:
     return Served(version, model or StandIn(), ["answer", "embed"])
 
 
-def ask(port: int, method: str, path: str, body=None, headers=None) -> tuple[int, dict, bytes]:
-    """Returns status, headers in lower case and body of an answer, over a connection of its own."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    content = json.dumps(body) if isinstance(body, (dict, list)) else body
-    connection.request(method, path, content, headers or {})
-    answer = connection.getresponse()
-    found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
-    connection.close()
-    return found
-
-
 def wait_until(condition, secs: float = 10) -> None:
     end = time.monotonic() + secs
     while not condition():
@@ -96,11 +85,40 @@ def wait_until(condition, secs: float = 10) -> None:
         time.sleep(0.005)
 
 
-class Running:
-    """A server that runs.
+class Client:
+    """Asks a server.
 
     Attributes:
-      port: of it.
+      port: of the server.
+    """
+
+    port: int
+
+    def request(self, method: str, path: str, body=None, headers=None) -> tuple[int, dict, bytes]:
+        """Returns status, headers in lower case and body of an answer, over a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        content = json.dumps(body) if isinstance(body, (dict, list)) else body
+        connection.request(method, path, content, headers or {})
+        answer = connection.getresponse()
+        found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        connection.close()
+        return found
+
+    def predict(self, body) -> tuple[int, dict]:
+        """Returns status and object of a prediction."""
+        status, _, content = self.request("POST", "/v1/models/bert:predict", body)
+        return status, json.loads(content)
+
+    def get(self, path: str) -> tuple[int, dict]:
+        """Returns status and object of an answer."""
+        status, _, content = self.request("GET", path)
+        return status, json.loads(content)
+
+
+class Running(Client):
+    """A server that runs in this process.
+
+    Attributes:
       server: itself.
       model: the stand-in of version 1, where it serves one.
     """
@@ -108,20 +126,6 @@ class Running:
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop, stream: io.StringIO):
         self.port, self.server = server.port, server
         self._loop, self._stream = loop, stream
-
-    def request(self, method: str, path: str, body=None, headers=None) -> tuple[int, dict, bytes]:
-        """Returns status, headers in lower case and body of an answer."""
-        return ask(self.port, method, path, body, headers)
-
-    def predict(self, body, headers=None) -> tuple[int, dict]:
-        """Returns status and object of a prediction."""
-        status, _, content = self.request("POST", "/v1/models/bert:predict", body, headers)
-        return status, json.loads(content)
-
-    def get(self, path: str) -> tuple[int, dict]:
-        """Returns status and object of an answer."""
-        status, _, content = self.request("GET", path)
-        return status, json.loads(content)
 
     def call(self, coroutine):
         """Returns the result of a coroutine of the server's event loop."""

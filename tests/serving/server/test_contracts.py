@@ -12,7 +12,7 @@ from official import inference
 from official.inference.rows import Rows
 from official.io.errors import ConfigError
 from official.serving.server import protocols, reading, versions
-from tests.serving.server.servers import LOADING, StandIn, ask, running, write_model
+from tests.serving.server.servers import LOADING, StandIn, running, write_model
 
 QUESTIONS = [
     {"question": f"word{n}?", "context": " ".join(f"word{(7 * n + k) % 50 + 5}" for k in range(3 + 9 * n))}
@@ -69,8 +69,10 @@ def close(found, expected) -> None:
 def test_answers_are_those_of_the_model(server, model):
     status, found = server.predict({"instances": QUESTIONS})
     assert status == 200
-    rows = [[row["text"], row["score"], row["start"], row["end"]] for row in found["predictions"]]
-    close(rows, [list(answer) for answer in model.answer_all(ASKED)])
+    answers = dict(zip(("text", "score", "start", "end"), zip(*model.answer_all(ASKED))))
+    close({name: [row[name] for row in found["predictions"]] for name in found["predictions"][0]}, answers)
+    columns = {name: [row[name] for row in QUESTIONS] for name in QUESTIONS[0]}
+    close(server.predict({"inputs": columns}), (200, {"outputs": answers}))
     for question, context in (("", "word7"), ("word7?", ""), ("", ""), (" ", "\n")):
         status, found = server.predict({"instances": [{"question": question, "context": context}]})
         assert status == 200 and found["predictions"][0]["text"] in ("", "word7")
@@ -90,15 +92,17 @@ def test_many_clients_at_once_get_what_one_alone_gets(server):
 
 
 def test_vectors_and_tokens(server, model):
-    _, found = server.predict({"signature_name": "embed", "inputs": {"text": ["word7", "word8 word9"]}})
-    np.testing.assert_allclose(found["outputs"], model.embed(["word7", "word8 word9"]), atol=1e-5)
+    texts = ["word7", "word8 word9"]
+    for body, key in (({"inputs": {"text": texts}}, "outputs"), ({"instances": texts}, "predictions")):
+        _, found = server.predict({"signature_name": "embed", **body})
+        np.testing.assert_allclose(found[key], model.embed(texts), atol=1e-5)
     ids = {"input_ids": [[2, 7, 3, 8, 3], [2, 9, 3, 0, 0]], "input_mask": [[1] * 5, [1, 1, 1, 0, 0]]}
     ids["segment_ids"] = [[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]
     _, found = server.predict({"signature_name": "tensors", "inputs": ids})
     made = Rows(np.int32([2, 7, 3, 8, 3, 2, 9, 3]), np.int32([0, 0, 0, 1, 1, 0, 0, 0]), np.int32([5, 3]))
-    logits = model.outputs("answer", made)["start_logits"]
-    np.testing.assert_allclose(found["outputs"]["start_logits"][0], logits[:5], atol=1e-5)
-    np.testing.assert_allclose(found["outputs"]["start_logits"][1], [*logits[5:], 0, 0], atol=1e-5)
+    for name, logits in model.outputs("answer", made).items():
+        expected = logits[:5], [*logits[5:], 0, 0]
+        np.testing.assert_allclose(found["outputs"][name], expected, atol=1e-5)
     assert server.request("GET", "/metrics")[2].count(b"bert_tokens_total 0.0") == 0
 
 
@@ -240,7 +244,7 @@ def test_embeddings_are_in_openais_form(server, model):
     """Source: https://platform.openai.com/docs/api-reference/embeddings."""
 
     def post(**values):
-        status, _, body = ask(server.port, "POST", "/v1/embeddings", values)
+        status, _, body = server.request("POST", "/v1/embeddings", values)
         return status, json.loads(body)
 
     texts = ["word7 word8", "word9"]
@@ -257,13 +261,9 @@ def test_embeddings_are_in_openais_form(server, model):
     np.testing.assert_allclose(vector, expected[0, :4] / np.linalg.norm(expected[0, :4]), atol=1e-5)
     assert "truncated" not in found
     assert post(input=["word9", "word7 " * 50])[1]["truncated"] == [1]
-    wrong = []
+    wrong, hexadecimal = [], {"input": "a", "encoding_format": "hex"}
     for values, code, part in (
-        (
-            {"input": "a", "encoding_format": "hex"},
-            400,
-            "encoding_format='hex', expected one of float, base64",
-        ),
+        (hexadecimal, 400, "encoding_format='hex', expected one of float, base64"),
         ({"input": "a", "dimensions": 0}, 400, "dimensions=0, expected a number from 1 to 16"),
         ({"input": "a", "model": "gpt"}, 404, "model='gpt' is not served"),
         ({"input": [1, 2]}, 400, "token ids are not supported"),
@@ -274,12 +274,9 @@ def test_embeddings_are_in_openais_form(server, model):
     ):
         status, found = post(**values)
         error = found["error"]
-        if (
-            status != code
-            or part not in error["message"]
-            or error.keys() != {"message", "type", "param", "code"}
-        ):
+        is_whole = error.keys() == {"message", "type", "param", "code"}
+        if status != code or part not in error["message"] or not is_whole:
             wrong.append(f"{values}: {status} {found}")
     assert wrong == []
-    status, _, body = ask(server.port, "POST", "/v1/embeddings", b"{")
+    status, _, body = server.request("POST", "/v1/embeddings", b"{")
     assert status == 400 and json.loads(body)["error"]["type"] == "invalid_request_error"

@@ -17,6 +17,7 @@ from official.serving.server.monitoring import Log
 from official.serving.server.settings import Endpoint, Limits
 from tests.fixtures import ROOT
 from tests.serving.server import servers
+from tests.serving.server.fuzzing import send
 from tests.serving.server.servers import LOADING, QUESTION, StandIn, running, standing_in, wait_until
 
 BODY = {"instances": [QUESTION]}
@@ -30,17 +31,10 @@ def fixture_server():
         yield server
 
 
-def raw(port: int, data: bytes, is_ended: bool = False) -> bytes:
-    """Sends bytes, as all that there are where `is_ended`, and returns what comes until the server closes."""
-    with socket.create_connection(("127.0.0.1", port), 20) as connection:
-        connection.sendall(data)
-        if is_ended:
-            connection.shutdown(socket.SHUT_WR)
-        found = b""
-        with contextlib.suppress(ConnectionResetError):  # closed before it was read
-            while part := connection.recv(65536):
-                found += part
-    return found
+def head(*headers: str) -> bytes:
+    """Returns the head of a request for predictions."""
+    lines = f"POST {PREDICT} HTTP/1.1", "Host: localhost", *headers, "\r\n"
+    return "\r\n".join(lines).encode()
 
 
 @contextlib.contextmanager
@@ -70,7 +64,11 @@ def test_all_answers_have_headers_of_safety(server):
 def test_the_page_and_its_files(server):
     status, headers, body = server.request("GET", "/")
     assert status == 200 and headers["content-type"].startswith("text/html") and b"<html" in body
-    assert "script-src 'self'" in headers["content-security-policy"]
+    policy = dict(each.split(" ", 1) for each in headers["content-security-policy"].split("; "))
+    for name in ("default-src", "base-uri", "frame-ancestors", "form-action"):
+        assert policy[name] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert not any("unsafe" in value or "*" in value for value in policy.values())
     shown = {f"static/{path.name}" for path in (ROOT / "official" / "serving" / "page" / "static").iterdir()}
     assert {"static/app.js", "static/style.css"} == {*re.findall(r'"(static/[^"]+)"', body.decode())} <= shown
     for path in shown:
@@ -104,15 +102,13 @@ def test_addresses_and_methods_that_there_are_not(server):
 
 def test_a_large_body_is_refused_before_it_is_read(server):
     for size in (2001, 20_000, 10**9):
-        head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n"
-        head += "Expect: 100-continue\r\n\r\n"
-        answer = raw(server.port, head.encode())
+        answer = send(server.port, head(f"Content-Length: {size}", "Expect: 100-continue"))
         assert answer.startswith(b"HTTP/1.1 413 ") and b"more than 2,000 bytes" in answer
     status, _, body = server.request("POST", PREDICT, "x" * 20_000)
     assert status == 413 and b"more than 2,000 bytes" in body
     chunks = b"".join(b"3e8\r\n%s\r\n" % (b" " * 1000) for _ in range(3))
-    head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    assert raw(server.port, head.encode() + chunks).startswith(b"HTTP/1.1 400 ")
+    answer = send(server.port, head("Transfer-Encoding: chunked") + chunks)
+    assert answer.startswith(b"HTTP/1.1 400 ")
     assert server.request("POST", PREDICT, b"\x1f\x8b", {"Content-Encoding": "gzip"})[0] == 415
 
 
@@ -126,10 +122,8 @@ def test_what_an_address_or_a_header_asks_for_is_read_or_refused(server):
         ("/v1/embeddings?dimensions=4", "application/json", 400),
         ("/healthz?t=1", "text/plain", 200),
     ):
-        method = "GET" if path.startswith("/healthz") else "POST"
-        status, _, body = server.request(
-            method, path, BODY if method == "POST" else None, {"Content-Type": kind}
-        )
+        asked = ("GET", path, None) if path.startswith("/healthz") else ("POST", path, BODY)
+        status, _, body = server.request(*asked, {"Content-Type": kind})
         assert status == expected, (path, kind, body)
         assert expected != 400 or b"unknown query parameter" in body, (path, body)
 
@@ -147,17 +141,13 @@ def test_what_is_no_http_is_refused_or_closed(server):
         b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 40_000 + b"\r\n\r\n",
         b"\0" * 100 + b"\r\n\r\n",
     ):
-        answer = raw(server.port, data)
+        answer = send(server.port, data)
         assert answer == b"" or re.match(rb"HTTP/1\.1 4\d\d ", answer), data
 
 
 def test_slow_headers_and_bodies_and_idle_connections_are_closed(server):
-    for data in (
-        b"",
-        b"GET /healthz HTTP/1.1\r\nHost:",
-        f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{{".encode(),
-    ):
-        assert raw(server.port, data) == b""
+    for data in (b"", b"GET /healthz HTTP/1.1\r\nHost:", head("Content-Length: 9") + b"{"):
+        assert send(server.port, data) == b""
     wait_until(lambda: any(line.get("status") == 408 for line in server.lines()))
 
 
@@ -166,7 +156,7 @@ def test_connections_beyond_the_limit_are_closed(server):
     kept = [socket.create_connection(("127.0.0.1", server.port), 20) for _ in range(40)]
     try:
         wait_until(lambda: server.server._http.connections() == 40)
-        assert raw(server.port, b"") == b""
+        assert send(server.port, b"") == b""
     finally:
         for each in kept:
             each.close()
@@ -178,9 +168,8 @@ def test_a_client_that_goes_away_is_not_computed_and_the_others_are():
     with standing_in(Limits(batch_delay_ms=0)) as server:
         with busy(server) as (pool, first):
             gone = socket.create_connection(("127.0.0.1", server.port))
-            content = json.dumps({"instances": [{**QUESTION, "question": "gone"}]})
-            head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
-            gone.sendall((head + content).encode())
+            content = json.dumps({"instances": [{**QUESTION, "question": "gone"}]}).encode()
+            gone.sendall(head(f"Content-Length: {len(content)}") + content)
             wait_for_calls(server, 1)
             gone.close()
             wait_until(lambda: any(line.get("status") == 499 for line in server.lines()))
@@ -195,10 +184,10 @@ def test_a_client_that_goes_away_is_not_computed_and_the_others_are():
 def test_a_client_that_ends_its_writing_is_answered():
     """Whether the end comes with the request or while its answer is made, in one piece or in several."""
     content = json.dumps(BODY).encode()
-    head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+    first = head(f"Content-Length: {len(content)}")
     with standing_in(Limits(batch_delay_ms=0)) as server:
         model = server.model
-        in_pieces = [head + content], [head, content], [head[:40], head[40:] + content[:9], content[9:]]
+        in_pieces = [first + content], [first, content], [first[:40], first[40:] + content[:9], content[9:]]
         for is_late in (False, True):
             for pieces in in_pieces:
                 model.gate.clear()
@@ -218,7 +207,7 @@ def test_a_client_that_ends_its_writing_is_answered():
                 assert answer.endswith(b'"score": 0.5}]}'), answer
         for path in ("/healthz", "/nothing", "/"):
             data = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
-            answer = raw(server.port, data, is_ended=True)
+            answer = send(server.port, data, is_ended=True)
             assert re.match(rb"HTTP/1\.1 (200|404) ", answer), (path, answer)
         wait_until(lambda: server.server._http.connections() == 0)
         assert {line["status"] for line in server.lines() if line["event"] == "request"} == {200, 404}
@@ -239,16 +228,13 @@ def test_foreign_names_and_pages_are_refused_where_nobody_needs_a_token():
         ({"Origin": "http://b.example:81"}, True),
         ({"Origin": "http://b.example"}, False),
     ]
-    names = {
-        "allowed_hosts": ["bert.example"],
-        "allowed_origins": ["https://app.example", "http://b.example:81"],
-    }
+    origins = ["https://app.example", "http://b.example:81"]
     everyone = [(headers, True) for headers, _ in [*host, *origin]]
     # (settings of the server, [(headers, whether they are served)])
     cases = [
         ({}, [*host, *origin]),
         ({"token": b"sesame"}, everyone),
-        (names, [*host, *origin, *named]),
+        ({"allowed_hosts": ["bert.example"], "allowed_origins": origins}, [*host, *origin, *named]),
         ({"allowed_hosts": ["*"], "allowed_origins": ["*"]}, everyone),
         ({"token": b"sesame", "allowed_hosts": ["bert.example"]}, [*host, *origin]),
         ({"token": b"sesame", "allowed_origins": ["https://app.example"]}, origin),

@@ -1,7 +1,6 @@
 """Storage that does not answer while a newer version is read: the server goes on with the old one."""
 
 import concurrent.futures
-import json
 import os
 import pathlib
 import shutil
@@ -12,7 +11,7 @@ import time
 import pytest
 
 from tests.serving.server.processes import Process
-from tests.serving.server.servers import QUESTION, ask, wait_until, write_model
+from tests.serving.server.servers import QUESTION, wait_until, write_model
 
 _BUNDLE = ("ckpt-0.index", "ckpt-0.data-00000-of-00001")
 
@@ -25,42 +24,36 @@ def fixture_slow(tmp_path):
     command = [compiler, "-shared", "-fPIC", "-o", tmp_path / "slow.so", source, "-ldl"]
     subprocess.run(command, check=True)
     (tmp_path / "gates").mkdir()
-    write_model(tmp_path / "models" / "1", "answer")
     environment = {
         "LD_PRELOAD": str(tmp_path / "slow.so"),
         "SLOW_FOLDER": str(tmp_path / "models" / "2"),
         "SLOW_GATES": str(tmp_path / "gates"),
     }
-    server = Process(tmp_path, "--methods=answer", "--poll_secs=0.1", environment=environment)
-    yield server
-    server.end()
+    with Process(tmp_path, "--methods=answer", "--poll_secs=0.1", environment=environment) as server:
+        yield server
 
 
 @pytest.mark.slow
 def test_a_version_whose_reads_do_not_end_holds_nobody_up(slow, tmp_path):
     is_over = threading.Event()
 
-    def call(method: str, path: str, body=None) -> tuple[int, dict]:
-        status, _, content = ask(slow.port, method, path, body)
-        return status, json.loads(content)
-
-    def wait_for(condition) -> None:
-        wait_until(condition, 300)
-
     def health() -> tuple[int, int]:
-        status, found = call("GET", "/healthz")
+        status, found = slow.get("/healthz")
         return status, found["version"]
 
     def ask_on() -> list[int]:
         found = []
         while not is_over.is_set():
-            found.append(call("POST", "/v1/models/bert:predict", {"instances": [QUESTION]})[0])
+            found.append(slow.predict({"instances": [QUESTION]})[0])
             time.sleep(0.05)  # leaves the processor to what loads
         return found
 
     def states() -> dict[str, str]:
-        _, found = call("GET", "/v1/models/bert")
+        _, found = slow.get("/v1/models/bert")
         return {each["version"]: each["state"] for each in found["model_version_status"]}
+
+    def waits(gate: pathlib.Path) -> bool:
+        return gate.with_name(f"{gate.name}.waiting").exists()
 
     gates = [tmp_path / "gates" / name for name in ("config.json", *_BUNDLE)]
     for gate in gates:
@@ -70,12 +63,12 @@ def test_a_version_whose_reads_do_not_end_holds_nobody_up(slow, tmp_path):
         try:
             write_model(tmp_path / "models" / "2", "answer", seed=1)
             while gates:
-                wait_for(lambda: any(gate.with_name(f"{gate.name}.waiting").exists() for gate in gates))
+                wait_until(lambda: any(map(waits, gates)), 300)
                 assert health() == (200, 1) and states() == {"1": "AVAILABLE", "2": "LOADING"}
-                for gate in [each for each in gates if each.with_name(f"{each.name}.waiting").exists()]:
+                for gate in list(filter(waits, gates)):
                     gates.remove(gate)
                     gate.unlink()
-            wait_for(lambda: health() == (200, 2))
+            wait_until(lambda: health() == (200, 2), 300)
         finally:
             is_over.set()
         answered = [client.result() for client in clients]
@@ -85,6 +78,6 @@ def test_a_version_whose_reads_do_not_end_holds_nobody_up(slow, tmp_path):
     shutil.copytree(tmp_path / "models" / "2", tmp_path / "models" / "3")
     (tmp_path / "models" / "3" / "checkpoint").unlink(missing_ok=True)
     os.mkfifo(tmp_path / "models" / "3" / "checkpoint")
-    wait_for(lambda: states().get("3") == "END")
+    wait_until(lambda: states().get("3") == "END", 300)
     (line,) = [line for line in slow.lines() if line["event"] == "version not loaded"]
     assert "models/3/checkpoint: it is a named pipe" in line["error"] and health() == (200, 2)

@@ -11,7 +11,7 @@ import pytest
 
 from tests import programs
 from tests.serving.server.processes import Process
-from tests.serving.server.servers import QUESTION, write_model
+from tests.serving.server.servers import QUESTION
 
 BODY = json.dumps({"instances": [{**QUESTION, "context": " ".join(["word9 word10"] * 60)}] * 4})
 
@@ -41,9 +41,8 @@ def ask_until_closed(port: int, begun: threading.Event) -> tuple[int, list[str]]
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_under_load_loses_no_request(tmp_path, number):
-    write_model(tmp_path / "models" / "1", "answer")
-    server, begun = Process(tmp_path, "--methods=answer"), threading.Event()
-    try:
+    begun = threading.Event()
+    with Process(tmp_path, "--methods=answer") as server:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             clients = [pool.submit(ask_until_closed, server.port, begun) for _ in range(8)]
             assert begun.wait(30)
@@ -54,8 +53,6 @@ def test_a_signal_under_load_loses_no_request(tmp_path, number):
             results = [client.result() for client in clients]
         assert [wrong for _, wrong in results] == [[]] * 8 and sum(count for count, _ in results) >= 8
         assert server.lines()[-1]["event"] == "stopped" and server.lines()[-1]["unanswered"] == 0
-    finally:
-        server.end()
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+from collections.abc import Coroutine
 
 import pytest
 
@@ -26,7 +27,9 @@ def fixture_log():
     return Log(io.StringIO())
 
 
-def written(log: Log) -> list[str]:
+def events(log: Log, scenario: Coroutine) -> list[str]:
+    """Returns what is logged of a scenario."""
+    asyncio.run(scenario)
     log.close()
     return [json.loads(line)["event"] for line in log._stream.getvalue().splitlines()]
 
@@ -37,10 +40,17 @@ async def started(folder, log: Log) -> Versions:
     return found
 
 
-def load(version: int, path: str):
-    if "damaged" in open(os.path.join(path, "saved_model.pb")).read():
+async def look(found: Versions, times: int) -> None:
+    """Looks for newer versions so many times."""
+    for _ in range(times):
+        await found.refresh(lambda served: False)
+
+
+def load(version: int, path: str) -> Served:
+    content = open(os.path.join(path, "saved_model.pb")).read()
+    if "damaged" in content:
         raise ConfigError(f"{path}: damaged.")
-    return stand_in(version, StandIn())
+    return Served(version, StandIn(), ["embed"]) if content == "embed" else stand_in(version)
 
 
 def test_versions_are_found_by_their_numbers(tmp_path):
@@ -73,12 +83,13 @@ def test_a_newer_version_takes_its_place_when_it_is_whole(tmp_path, log):
         assert found.served.version == 3 and in_use == []
         assert {version: state.state for version, state in found.states.items()} == {1: "END", 3: "AVAILABLE"}
         add(tmp_path, 2)
-        for _ in range(3):
-            await found.refresh(lambda served: False)
+        await look(found, 3)
         assert found.served.version == 3
+        add(tmp_path, 4, "embed")
+        await look(found, 2)
+        assert found.served.methods == ("embed",)
 
-    asyncio.run(scenario())
-    assert written(log) == ["serving", "serving"]
+    assert events(log, scenario()) == ["serving", "serving", "serving", "other methods are served"]
 
 
 def test_one_that_cannot_be_loaded_is_named_once_and_tried_again_when_it_changes(tmp_path, log):
@@ -86,18 +97,15 @@ def test_one_that_cannot_be_loaded_is_named_once_and_tried_again_when_it_changes
         add(tmp_path, 1)
         found = await started(tmp_path, log)
         add(tmp_path, 2, "damaged")
-        for _ in range(5):
-            await found.refresh(lambda served: False)
+        await look(found, 5)
         assert found.served.version == 1
         assert found.states[2].state == "END" and "damaged" in found.states[2].error
         assert found.states[1].state == "AVAILABLE"
         add(tmp_path, 2, "mended")
-        for _ in range(2):
-            await found.refresh(lambda served: False)
+        await look(found, 2)
         assert found.served.version == 2
 
-    asyncio.run(scenario())
-    assert written(log) == ["serving", "version not loaded", "serving"]
+    assert events(log, scenario()) == ["serving", "version not loaded", "serving"]
 
 
 def test_at_the_start_an_older_one_serves_where_the_newest_cannot(tmp_path, log):
@@ -108,8 +116,7 @@ def test_at_the_start_an_older_one_serves_where_the_newest_cannot(tmp_path, log)
         with pytest.raises(ConfigError, match=f"{tmp_path}/2: damaged"):
             await started(tmp_path, log)
 
-    asyncio.run(scenario())
-    assert "version not loaded" in written(log)
+    assert "version not loaded" in events(log, scenario())
 
 
 def test_where_the_served_one_is_removed_the_next_one_takes_its_place(tmp_path, log):
@@ -118,28 +125,9 @@ def test_where_the_served_one_is_removed_the_next_one_takes_its_place(tmp_path, 
         found = await started(tmp_path, log)
         add(tmp_path, 2, "other weights")
         for version in (2, 1, 1):
-            for _ in range(3):
-                await found.refresh(lambda served: False)
+            await look(found, 3)
             assert found.served.version == version
             shutil.rmtree(tmp_path / str(version), ignore_errors=True)
         assert {number: state.state for number, state in found.states.items()} == {2: "END", 1: "AVAILABLE"}
 
-    asyncio.run(scenario())
-    assert written(log) == ["serving", "files have changed: what was loaded is served", "serving"]
-
-
-def test_a_version_with_other_methods_is_named(tmp_path, log):
-    def loaded(version: int, path: str) -> Served:
-        return Served(version, StandIn(), ["answer", "embed"][version - 1 :])
-
-    async def scenario():
-        add(tmp_path, 1)
-        found = Versions(str(tmp_path), loaded, log)
-        await found.start()
-        add(tmp_path, 2)
-        for _ in range(2):
-            await found.refresh(lambda served: False)
-        assert found.served.methods == ("embed",)
-
-    asyncio.run(scenario())
-    assert written(log) == ["serving", "serving", "other methods are served"]
+    assert events(log, scenario()) == ["serving", "files have changed: what was loaded is served", "serving"]
