@@ -488,6 +488,12 @@ def with_own_rate(config: Config, given: Collection[str]) -> Config:
     return replaced(config, learning_rate=float(f"{rate:.1g}"))
 
 
+def is_padded(words: int, rows: int) -> bool:
+    """Returns whether a table has the rows of a vocabulary that was padded to a round number of words: 30,528
+    for 30,522."""
+    return any(rows == -(-words // number) * number for number in (8, 16, 32, 64, VOCABULARY_ROUNDING))
+
+
 def is_vocabulary_of(path: str, model: BertConfig) -> bool:
     """Returns whether a vocabulary is in the folder of a model with at least as many rows of word embeddings.
     Then it is that model's, and further rows are never used."""

@@ -17,7 +17,7 @@ from official.checkpoint.containers import saved_model
 from official.checkpoint.formats import Options
 from official.checkpoint.tensors import Tensor, Tensors
 from official.config import BertConfig, ConfigError, bert_config_from_dict
-from official.config.derived import VOCABULARY_ROUNDING, is_vocabulary_of
+from official.config.derived import VOCABULARY_ROUNDING, is_padded, is_vocabulary_of
 from official.config.model import is_hugging_face
 from official.config.setting import FINE_TUNING
 from official.data.word_pieces.vocabulary import SPECIAL_TOKENS, Vocabulary, load_for_text
@@ -248,13 +248,14 @@ def find(
         allowed = f"the model has {positions} positions. Allowed: {SHORTEST} to {positions}."
         raise ConfigError(f"--max_seq_length={max_seq_length} is out of range: {allowed}")
     vocabulary = load_for_text(vocab_file, do_lower_case, checkpoint.location)
-    # A table may be padded, or cut, to a round number of words: 30,528 or 30,400 for 30,522.
-    if abs(vocabulary.size - bert.vocab_size) >= VOCABULARY_ROUNDING:
-        words = f"has {vocabulary.size} words, the model's vocab_size is {bert.vocab_size}"
-        if vocabulary.size > bert.vocab_size or not is_vocabulary_of(vocab_file, bert):
-            raise ConfigError(f"vocab_file={vocab_file} {words}. Change --vocab_file.")
-        logging.warning("%s %s: the other rows stand for no word.", vocab_file, words)
-    vocabulary = vocabulary.cut(bert.vocab_size)
+    words, rows = vocabulary.size, bert.vocab_size
+    sizes = f"has {words} words, the model's vocab_size is {rows}"
+    is_near = abs(words - rows) < VOCABULARY_ROUNDING  # as where one of them is cut to a round number
+    if not is_near and (words > rows or not is_vocabulary_of(vocab_file, bert)):
+        raise ConfigError(f"vocab_file={vocab_file} {sizes}. Change --vocab_file.")
+    if words < rows and not is_padded(words, rows) and not settings.get("fit_vocabulary"):
+        logging.warning("%s %s: the other rows stand for no word.", vocab_file, sizes)
+    vocabulary = vocabulary.cut(rows)
     if checkpoint.format.name == "huggingface":
         padding = bert.position_offset - 1
         vocabulary_files.check_padding(vocabulary.words, vocabulary.special, padding, vocab_file)

@@ -89,12 +89,14 @@ def test_each_mask_has_its_words_and_capitals_do_not_matter(run):
     assert len(model.fill_mask("[MASK][MASK]")) == 2 and model.fill_mask("[MASK]")
 
 
-def test_a_table_may_be_a_little_longer_or_shorter_than_the_vocabulary(run, tmp_path):
+def test_a_table_may_be_a_little_longer_or_shorter_than_the_vocabulary(run, tmp_path, caplog):
     path = tmp_path / "vocab.txt"
     for words in (WORDS[:-2], [*WORDS, *(f"word{number}" for number in range(3))]):
         path.write_text("\n".join(words) + "\n")
         (found,) = inference.load(str(run), str(path)).fill_mask(masked(1) + " word1", top_k=1000)
         assert {word for word, _ in found} <= set(words) and len(found) == min(len(words), len(WORDS))
+        assert ("rows stand for no word" if len(words) < len(WORDS) else "become unknown") in caplog.text
+        caplog.clear()
     path.write_text("\n".join([*WORDS, *(f"word{number}" for number in range(200))]) + "\n")
     with pytest.raises(ConfigError, match="words, the model's vocab_size is"):
         inference.load(str(run), str(path))

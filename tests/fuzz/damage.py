@@ -225,7 +225,7 @@ def damage_vocabulary(
         others = {"empty": b"", "latin-1": b"caf\xe9", "twice": words[-1]}
         words[5 + below(draw, len(words) - 6)] = others[kind]
     path.write_bytes(b"\n".join(words) + b"\n")
-    return f"vocabulary {kind}", NAMED if handed_on else REFUSED
+    return f"vocabulary {kind}", NAMED if handed_on or kind == "short" else REFUSED
 
 
 def damage_table(draw: Draw, path: pathlib.Path, label: int | None = None, strict: bool = False) -> Done:

@@ -52,7 +52,7 @@ _NOISE = re.compile(
 )
 _NAMED = re.compile(
     r"damaged|skipped|left out|is not used|malformed|undecodable|not in the context|"
-    r"empty|nanswered|issing prediction|not finite|non-finite|NaN|added: "
+    r"empty|nanswered|issing prediction|not finite|non-finite|NaN|added: |stand for no word"
 )
 
 
