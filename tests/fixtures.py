@@ -75,15 +75,14 @@ def _plain_tensorflow():
     tf_config.disable_op_determinism()
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def _graphs_end():
-    """Frees the graphs of a module. TensorFlow registers each call of a `tf.custom_gradient` for ever, with
+    """Lets the graphs of a test end. TensorFlow registers each call of a `tf.custom_gradient` for ever, with
     the graph that it was traced in: 16 GB in a process of the slow tests."""
     yield
     registry = tf_ops.gradient_registry._registry
     for name in [name for name in registry if name.startswith("CustomGradient-")]:
         del registry[name]
-    gc.collect()
 
 
 @pytest.fixture(autouse=True)
