@@ -138,11 +138,15 @@ def variables_to_copy(model: Staged, dtype: tf.DType, with_shared: bool = True) 
     """Returns the trained variables of a model that are read in another type than their own; without
     `with_shared`, those that are only read so."""
     asked: dict[str, tuple[tf.Variable, bool]] = {}
+
+    @tf.function(autograph=False)
+    def read() -> None:  # only traced: nothing is cast
+        for stage in model.stages():
+            stage.weights()
+
     before = _asked.set(asked)
     try:
-        with tf.__internal__.FuncGraph("reads").as_default():  # nothing is cast
-            for stage in model.stages():
-                stage.weights()
+        read.get_concrete_function()
     finally:
         _asked.reset(before)
     return [
