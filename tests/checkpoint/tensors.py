@@ -7,6 +7,7 @@ import numpy as np
 
 from official.checkpoint import canonical
 from official.checkpoint import tensors as tensors_lib
+from tests.modeling import models
 
 HEADS = (*canonical.PRETRAINING_HEADS, *canonical.SQUAD_HEAD, *canonical.CLASSIFIER_HEAD)
 V, H = 48, 8
@@ -83,4 +84,4 @@ def assert_same(first, second) -> None:
 
 def named(model) -> dict:
     """Returns {name: variable} of a model."""
-    return {variable.name.split(":")[0]: variable for variable in model.variables}
+    return models.named(model.variables)

@@ -202,7 +202,7 @@ def damage_text(draw: Draw, path: pathlib.Path, kinds: list[str]) -> Done:
 
 
 def damage_vocabulary(
-    draw: Draw, path: pathlib.Path, of_model: bool = False, handed_on: bool = False
+    draw: Draw, path: pathlib.Path, of_model: bool = False, of_run: bool = False, handed_on: bool = False
 ) -> Done:
     """Damages a vocabulary.
 
@@ -210,10 +210,17 @@ def damage_vocabulary(
       draw: of hypothesis.
       path: the file.
       of_model: its size has to be the model's.
+      of_run: it is in the folder of a run that answers: lost words are told of.
       handed_on: it is not used, and left out where it is damaged.
     """
     words = path.read_bytes().splitlines()
-    kinds = ["empty", "latin-1", "twice", *["special"] * (not handed_on), *["short", "long"] * of_model]
+    kinds = [
+        "empty",
+        "latin-1",
+        "twice",
+        *["special"] * (not handed_on),
+        *["short", "long"] * (of_model or of_run),
+    ]
     kind = pick(draw, *kinds)
     if kind == "special":
         words[below(draw, 5)] = b"other"
@@ -225,7 +232,7 @@ def damage_vocabulary(
         others = {"empty": b"", "latin-1": b"caf\xe9", "twice": words[-1]}
         words[5 + below(draw, len(words) - 6)] = others[kind]
     path.write_bytes(b"\n".join(words) + b"\n")
-    return f"vocabulary {kind}", NAMED if handed_on or kind == "short" else REFUSED
+    return f"vocabulary {kind}", NAMED if handed_on or of_run and kind == "short" else REFUSED
 
 
 def damage_table(draw: Draw, path: pathlib.Path, label: int | None = None, strict: bool = False) -> Done:
