@@ -157,7 +157,9 @@ def make_huggingface(specification: dict):
 
 def make_ours(specification: dict):
     import official
+    from official.io import quiet
 
+    quiet.leave_out("pandas")  # as commands do
     official.choose_kernels(specification["dtype"])
     return (train_ours if specification["work"] == "train" else infer_ours)(specification)
 

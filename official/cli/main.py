@@ -8,7 +8,7 @@ import os
 import sys
 from typing import NoReturn
 
-from official.io import signals, streams
+from official.io import quiet, signals, streams
 from official.io.errors import ConfigError, describe_missing, installed_versions, report_error
 
 _HELP = ("--help", "-h", "help")
@@ -46,6 +46,9 @@ def script(name: str) -> NoReturn:
 
 
 def _start(command) -> NoReturn:
+    # Keras imports it to take DataFrames, which no command has: a quarter of the time of TensorFlow's import,
+    # and 70 MB.
+    quiet.leave_out("pandas")
     try:
         from official.cli import command_line
 

@@ -13,7 +13,7 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 # absl's log lines of level INFO, and its notice before it is set up.
 _NOISE = rb"(I\d{4} .*|WARNING: All log messages before absl::InitializeLog\(\) .*)\n"
@@ -150,7 +150,7 @@ class _Finder:
 
             sys.meta_path.insert(0, self)  # in case the import is tried again
             errors.check_docstrings(f"{self._package} reads when it is imported")
-        with without_noise(), uncollected():
+        with without_noise(), uncollected(), _hidden(_left_out):
             self._before()
             load(module)
             gc.freeze()  # modules stay alive, so later collections need not scan them
@@ -163,6 +163,25 @@ def prepare_import(package: str, before: Callable[[], object] = lambda: None) ->
         before()
     else:
         sys.meta_path.insert(0, _Finder(package, before))
+
+
+_left_out: list[str] = []
+
+
+def leave_out(*packages: str) -> None:
+    """Makes the import that is prepared take these packages for not installed. Later imports find them."""
+    _left_out.extend(packages)
+
+
+@contextlib.contextmanager
+def _hidden(packages: Sequence[str]) -> Iterator[None]:
+    hidden = [package for package in packages if package not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None stops an import
+    try:
+        yield
+    finally:
+        for package in hidden:
+            del sys.modules[package]
 
 
 @contextlib.contextmanager

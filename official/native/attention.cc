@@ -273,39 +273,31 @@ struct Head {
     }
   }
 
-  // Returns a part of all tokens, [blocks x kKeys, width], zeros behind the last one.
-  std::vector<float> rows(int part) const {
-    const int64_t blocks = (of.length + kKeys - 1) / kKeys;
-    std::vector<float> numbers(blocks * kKeys * width, 0.0f);
-    for (int64_t token = 0; token < of.length; ++token) read(token, part, 1.0f, numbers.data() + token * width);
-    return numbers;
+  // The numbers of a part of all tokens, [blocks, kKeys, width].
+  int64_t count() const { return (of.length + kKeys - 1) / kKeys * kKeys * width; }
+
+  // Writes these, zeros behind the last token.
+  void read_all(int part, float* to) const {
+    for (int64_t token = 0; token < of.length; ++token) read(token, part, 1.0f, to + token * width);
+    std::fill(to + of.length * width, to + count(), 0.0f);
   }
 
-  // Returns the same with the tokens of each block side by side: [blocks, width, kKeys]; an element has numbers of one
+  // Writes the same with the tokens of each block side by side: [blocks, width, kKeys]; an element has numbers of one
   // token.
   template <typename E>
-  std::vector<E> columns(const std::vector<float>& rows) const {
-    std::vector<E> elements(rows.size() / kNumbers<E>);
-    for (size_t block = 0; block < rows.size(); block += kKeys * width)
+  void columns(const float* rows, E* elements) const {
+    for (int64_t block = 0; block < count(); block += kKeys * width)
       for (int token = 0; token < kKeys; ++token)
         for (int i = 0; i < width; i += kNumbers<E>)
           make_element(
-              rows.data() + block + token * width + i, 1, elements.data() + (block + i * kKeys) / kNumbers<E> + token);
-    return elements;
+              rows + block + token * width + i, 1, elements + (block + i * kKeys) / kNumbers<E> + token);
   }
 
-  // Returns the same, [blocks, kKeys, width]; an element has numbers of neighbouring tokens.
+  // Writes the same, [blocks, kKeys, width]; an element has numbers of neighbouring tokens.
   template <typename E>
-  std::vector<E> stacked(std::vector<float> rows) const {
-    if constexpr (std::is_same_v<E, float>) {
-      return rows;
-    } else {
-      std::vector<E> elements(rows.size() / kNumbers<E>);
-      for (size_t row = 0; row < rows.size(); row += kNumbers<E> * width)
-        for (int i = 0; i < width; ++i)
-          make_element(rows.data() + row + i, width, elements.data() + row / kNumbers<E> + i);
-      return elements;
-    }
+  void stacked(const float* rows, E* elements) const {
+    for (int64_t row = 0; row < count(); row += kNumbers<E> * width)
+      for (int i = 0; i < width; ++i) make_element(rows + row + i, width, elements + row / kNumbers<E> + i);
   }
 
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(of.size)); }
@@ -318,14 +310,33 @@ struct Head {
 
 }  // namespace
 
+template <typename T>
+int64_t RotaryAttention<T>::forward_space() const {
+  return 3 * Head<T>(*this, 0).count();
+}
+
+template <typename T>
+int64_t RotaryAttention<T>::backward_space() const {
+  return 5 * Head<T>(*this, 0).count();
+}
+
 // Source: Dao et al. 2022, "FlashAttention", with a running maximum for each query.
 template <typename T>
-void RotaryAttention<T>::forward(int head, T* outputs, float* log_sums) const {
+void RotaryAttention<T>::forward(int head, float* space, T* outputs, float* log_sums) const {
   using E = typename ElementOf<T>::Type;
   const Head<T> own(*this, head);
   const int width = own.width;
   const Blocks blocks(ids, length, reach);
-  const std::vector<E> values = own.template stacked<E>(own.rows(2)), keys = own.template columns<E>(own.rows(1));
+  const int64_t count = own.count();
+  E *values = reinterpret_cast<E*>(space + count), *keys = reinterpret_cast<E*>(space + 2 * count);
+  if constexpr (std::is_same_v<E, float>) {
+    own.read_all(2, values);
+  } else {
+    own.read_all(2, space);
+    own.stacked(space, values);
+  }
+  own.read_all(1, space);
+  own.columns(space, keys);
   std::vector<float> rotated(kQueries * width), scores(kQueries * kKeys), sums(kQueries * width);
   std::vector<E> of_queries(kQueries * width / kNumbers<E>), of_weights(kQueries * kKeys / kNumbers<E>);
   float largest[kQueries], totals[kQueries];
@@ -343,7 +354,7 @@ void RotaryAttention<T>::forward(int head, T* outputs, float* log_sums) const {
       if (sight == Sight::kNothing) continue;
       const int64_t at = block * kKeys * width / kNumbers<E>;
       multiply<false>(
-          {queries, width / kNumbers<E>, 1}, keys.data() + at, kKeys, rows, kKeys, size / kNumbers<E>,
+          {queries, width / kNumbers<E>, 1}, keys + at, kKeys, rows, kKeys, size / kNumbers<E>,
           scores.data(), kKeys);
       if (sight == Sight::kSome) blocks.hide(first, rows, block, scores.data());
       for (int row = 0; row < rows; ++row) {
@@ -368,7 +379,7 @@ void RotaryAttention<T>::forward(int head, T* outputs, float* log_sums) const {
       }
       const E* weights = elements_of(scores.data(), rows * kKeys, of_weights.data());
       multiply<true>(
-          {weights, kKeys / kNumbers<E>, 1}, values.data() + at, width, rows, width, kKeys / kNumbers<E>, sums.data(),
+          {weights, kKeys / kNumbers<E>, 1}, values + at, width, rows, width, kKeys / kNumbers<E>, sums.data(),
           width);
     }
     for (int row = 0; row < rows; ++row) {
@@ -383,13 +394,18 @@ void RotaryAttention<T>::forward(int head, T* outputs, float* log_sums) const {
 
 template <typename T>
 void RotaryAttention<T>::backward(
-    int head, const T* outputs, const float* log_sums, const T* upstream, T* products_gradient) const {
+    int head, float* space, const T* outputs, const float* log_sums, const T* upstream, T* products_gradient) const {
   const Head<T> own(*this, head);
   const int width = own.width;
   const Blocks blocks(ids, length, reach);
-  const std::vector<float> keys = own.rows(1), key_columns = own.template columns<float>(keys),
-                           value_columns = own.template columns<float>(own.rows(2));
-  std::vector<float> key_sums(keys.size(), 0.0f), value_sums(keys.size(), 0.0f);
+  const int64_t count = own.count();
+  float *keys = space, *key_columns = keys + count, *value_columns = key_columns + count;
+  float *key_sums = value_columns + count, *value_sums = key_sums + count;
+  own.read_all(2, keys);
+  own.columns(keys, value_columns);
+  own.read_all(1, keys);
+  own.columns(keys, key_columns);
+  std::fill(key_sums, value_sums + count, 0.0f);
   std::vector<float> queries(kQueries * width), given(kQueries * width, 0.0f), query_sums(kQueries * width);
   std::vector<float> weights(kQueries * kKeys), slopes(kQueries * kKeys);
   float along[kQueries];
@@ -414,10 +430,10 @@ void RotaryAttention<T>::backward(
       if (sight == Sight::kNothing) continue;
       const int64_t at = block * kKeys * width;
       multiply<false>(
-          {queries.data(), width, 1}, key_columns.data() + at, kKeys, rows, kKeys, size, weights.data(), kKeys);
+          {queries.data(), width, 1}, key_columns + at, kKeys, rows, kKeys, size, weights.data(), kKeys);
       if (sight == Sight::kSome) blocks.hide(first, rows, block, weights.data());
       multiply<false>(
-          {given.data(), width, 1}, value_columns.data() + at, kKeys, rows, kKeys, size, slopes.data(), kKeys);
+          {given.data(), width, 1}, value_columns + at, kKeys, rows, kKeys, size, slopes.data(), kKeys);
       for (int row = 0; row < rows; ++row) {
         float *weight = weights.data() + row * kKeys, *slope = slopes.data() + row * kKeys;
         const float log_sum = log_sums[first + row], mean = along[row];
@@ -434,16 +450,16 @@ void RotaryAttention<T>::backward(
         drop(dropout, own.element(first + row, block * kKeys), weight, slope);
         for (int i = 0; i < kKeys; ++i) slope[i] = (slope[i] - mean) * kept[i];
       }
-      multiply<true>({weights.data(), 1, kKeys}, given.data(), width, kKeys, width, rows, value_sums.data() + at, width);
-      multiply<true>({slopes.data(), 1, kKeys}, queries.data(), width, kKeys, width, rows, key_sums.data() + at, width);
-      multiply<true>({slopes.data(), kKeys, 1}, keys.data() + at, width, rows, width, kKeys, query_sums.data(), width);
+      multiply<true>({weights.data(), 1, kKeys}, given.data(), width, kKeys, width, rows, value_sums + at, width);
+      multiply<true>({slopes.data(), 1, kKeys}, queries.data(), width, kKeys, width, rows, key_sums + at, width);
+      multiply<true>({slopes.data(), kKeys, 1}, keys + at, width, rows, width, kKeys, query_sums.data(), width);
     }
     for (int row = 0; row < rows; ++row)
       own.write(first + row, 0, own.scale(), query_sums.data() + row * width, products_gradient);
   }
   for (int64_t token = 0; token < length; ++token) {
-    own.write(token, 1, 1.0f, key_sums.data() + token * width, products_gradient);
-    own.write(token, 2, 1.0f, value_sums.data() + token * width, products_gradient);
+    own.write(token, 1, 1.0f, key_sums + token * width, products_gradient);
+    own.write(token, 2, 1.0f, value_sums + token * width, products_gradient);
   }
 }
 

@@ -5,8 +5,11 @@
 // alone, and what each of them adds up is added up in their order, so that results do not depend on the threads.
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
+#include <new>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "attention.h"
@@ -614,13 +617,32 @@ class GatedActivation : public OpKernel {
     check(context, rows.columns % 2 == 0, "x has no two halves");
     if (!context->status().ok()) return;
     const int64_t columns = rows.columns / 2;
-    TensorShape shape = x.shape();
+    TensorShape shape = x.shape(), of_half{2 * rows.count, columns};
     shape.set_dim(shape.dims() - 1, columns);
-    Tensor* y = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &y));
-    for_rows(context, rows.count, rows.of_job(), [&](int64_t, int64_t begin, int64_t end) {
+    // Of long texts this is the largest tensor. Where nobody else reads it, the results are the first half of it.
+    const auto forwarded = context->forward_input(
+        0, OpKernelContext::Params::kNoReservation, x.dtype(), x.shape(), context->input_memory_type(0),
+        context->input_alloc_attr(0));
+    Tensor from = forwarded == nullptr ? x : *forwarded, y;
+    if (forwarded == nullptr) {
+      Tensor* made = nullptr;
+      OP_REQUIRES_OK(context, context->allocate_output(0, shape, &made));
+      y = *made;
+    } else {
+      check(context, y.CopyFrom(from, of_half) && y.CopyFrom(y.Slice(0, rows.count), shape), "x is no matrix");
+      if (!context->status().ok()) return;
+      context->set_output(0, y);
+    }
+    const int64_t rows_of_job = rows.of_job(), jobs = (rows.count + rows_of_job - 1) / rows_of_job;
+    const auto are_done = std::make_unique<std::atomic<bool>[]>(jobs);
+    for_rows(context, rows.count, rows_of_job, [&](int64_t job, int64_t begin, int64_t end) {
+      // In place, row i lies where row i / 2 was.
+      if (forwarded != nullptr)
+        for (int64_t other = begin / 2 / rows_of_job; other < job && other <= (end - 1) / 2 / rows_of_job; ++other)
+          while (!are_done[other].load(std::memory_order_acquire)) std::this_thread::yield();
       gated_activation(
-          kind_, data_of<T>(x) + begin * rows.columns, end - begin, columns, data_of<T>(*y) + begin * columns);
+          kind_, data_of<T>(from) + begin * rows.columns, end - begin, columns, data_of<T>(y) + begin * columns);
+      are_done[job].store(true, std::memory_order_release);
     });
   }
 
@@ -653,6 +675,20 @@ class GatedActivationGradient : public OpKernel {
 
  private:
   Activation kind_;
+};
+
+// Memory of a job, from TensorFlow: the C library's would be in pieces after jobs of several threads.
+class Space {
+ public:
+  Space(OpKernelContext* context, int64_t count)
+      : tensor_(context->get_allocator({}), tensorflow::DT_FLOAT, TensorShape{count}) {
+    if (!tensor_.IsInitialized()) throw std::bad_alloc();
+  }
+
+  float* data() const { return data_of<float>(tensor_); }
+
+ private:
+  Tensor tensor_;
 };
 
 // The arguments products [B, L, 3 x H x K], cos and sin [B or 1, L, K / 2], ids [B, L] and seed, as inputs from 0 on.
@@ -710,8 +746,9 @@ class RotaryAttentionForward : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(1, {in.batch, heads_, in.length}, &log_sums));
     do_in_order(context, in.batch * heads_, [&](int64_t job) {
       const int64_t row = job / heads_;
+      const Space space(context, in.numbers.forward_space());
       in.row(row).forward(
-          static_cast<int>(job % heads_), data_of<T>(*outputs) + row * in.outputs(),
+          static_cast<int>(job % heads_), space.data(), data_of<T>(*outputs) + row * in.outputs(),
           data_of<float>(*log_sums) + row * heads_ * in.length);
     });
   }
@@ -742,8 +779,9 @@ class RotaryAttentionGradient : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &gradient));
     do_in_order(context, in.batch * heads_, [&](int64_t job) {
       const int64_t row = job / heads_, at = row * in.outputs();
+      const Space space(context, in.numbers.backward_space());
       in.row(row).backward(
-          static_cast<int>(job % heads_), data_of<T>(outputs) + at,
+          static_cast<int>(job % heads_), space.data(), data_of<T>(outputs) + at,
           data_of<float>(log_sums) + row * heads_ * in.length, data_of<T>(upstream) + at,
           data_of<T>(*gradient) + row * in.length * in.columns);
     });

@@ -93,6 +93,21 @@ def test_outputs_are_those_of_the_model(head, block_type, monkeypatch):
                 np.testing.assert_allclose(outputs[name], values, atol=TOLERANCES[dtype[:4]])
 
 
+@pytest.mark.parametrize("head", ("fill_mask", "tag"))
+def test_a_network_is_traced_once_for_batches_of_all_sizes(head, monkeypatch):
+    modern = BertConfig(**SIZES, block_type="modernbert", max_position_embeddings=40, local_attention=8)
+    found, traces, run = source.random_source(modern, head, classes=3), [], stages.run
+    with monkeypatch.context() as counted:
+        counted.setattr(stages, "run", lambda *given: traces.append(given) or run(*given))
+        network = backends.build(found, head, backends.Settings())
+        given = [rows_of(lengths) for lengths in (LENGTHS, [7], [3, 3])]
+        outputs = [network(asked)["logits"] for asked in given]
+    assert len(traces) == 1
+    for asked, logits in zip(given, outputs):
+        wanted = expected(found, head, asked)["logits"]
+        np.testing.assert_allclose(logits, wanted, atol=TOLERANCES["fp32"])
+
+
 @pytest.mark.slow
 def test_bf16_on_a_cpu_without_its_instructions_is_the_models_own(monkeypatch):
     narrow = Processor("one with AVX2", 2, ("avx2", "fma"))

@@ -150,6 +150,20 @@ def test_the_first_import_of_a_package_is_quiet_and_tells_what_fails(tmp_path):
     assert sys.meta_path == before
 
 
+def test_a_package_that_is_left_out_can_be_imported_later(tmp_path):
+    (tmp_path / "optional.py").write_text("name = 'optional'\n")
+    tried = "try:\n    import optional\nexcept ImportError as error:\n    optional = error\nimport json\n"
+    (tmp_path / "asking.py").write_text(tried)
+    code = """
+quiet.prepare_import("asking")
+quiet.leave_out("optional", "os")
+import asking
+import optional
+print(type(asking.optional).__name__, optional.name, os.name)
+"""
+    assert run(code, PYTHONPATH=f"{ROOT}:{tmp_path}") == (0, b"ModuleNotFoundError optional posix\n", b"")
+
+
 def test_without_docstrings_tensorflow_is_refused_in_one_line():
     code = """
 from official.io.errors import ConfigError

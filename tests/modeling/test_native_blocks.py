@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from official.modeling.layers import Norm, dropout
 from official.modeling.operations import fused, native, plain
+from official.native import operations as loaded
 
 SEED = [3, 4]
 # One number, less than a vector, odd, several jobs with the last one ragged, none.
@@ -73,6 +74,33 @@ def test_bias_and_activation(activation, shape, dtype):
     tensors = [2 * draw(*shape, dtype=dtype), draw(shape[-1], seed=1, dtype=dtype)]
     slack = 1.05 if shape == FUSED_TOO and dtype == tf.bfloat16 else None
     check(call, exact, tensors, PRECISION[dtype], slack)
+
+
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("activation", FUNCTIONS)
+def test_gated_activation_takes_the_memory_of_an_input_that_nobody_else_reads(activation, dtype):
+    """Results are the same in place; several jobs then wait for each other."""
+    gate = functools.partial(loaded().bert_gated_activation, activation=activation)
+
+    @tf.function(reduce_retracing=True)
+    def alone(x):
+        return gate(x=x + 0)
+
+    @tf.function(reduce_retracing=True)
+    def read_twice(x):
+        same = x + 0
+        return gate(x=same), tf.reduce_all(same == x)
+
+    for rows, columns in ((0, 6), (1, 6), (7, 34), (300, 2304), (40000, 10)):
+        x = 2 * draw(1, rows, columns, dtype=dtype)
+        values, gates = tf.split(tf.cast(x, tf.float64), 2, axis=-1)
+        expected = gate(x=x)  # which x outlives
+        exact = FUNCTIONS[activation](values) * gates
+        assert_close([tf.cast(expected, tf.float64)], [exact.numpy()], PRECISION[dtype])
+        np.testing.assert_array_equal(alone(x), expected)
+        found, is_intact = read_twice(x)
+        np.testing.assert_array_equal(found, expected)
+        assert is_intact
 
 
 @pytest.mark.parametrize("activation", FUNCTIONS)

@@ -1,6 +1,8 @@
 """Back ends, which compute the outputs of a model: TensorFlow, ONNX Runtime and OpenVINO."""
 
+import ctypes
 import dataclasses
+import gc
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -86,3 +88,10 @@ def _module(settings: Settings) -> Any:
     return importlib.import_module(
         "official.inference.backends.tensorflow" if is_tensorflow else "official.inference.onnx_files"
     )
+
+
+def free_memory() -> None:
+    """Returns unused memory to the operating system, if the C library supports it."""
+    gc.collect()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)

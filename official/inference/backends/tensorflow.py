@@ -10,7 +10,7 @@ import tensorflow as tf
 from official import native
 from official.config import BertConfig, ConfigError
 from official.inference import fused_bert
-from official.inference.backends import Settings
+from official.inference.backends import Settings, free_memory
 from official.inference.rows import Network, Outputs, Rows, attention_groups, join, padded
 from official.inference.source import Source, head_outputs, make_network
 from official.modeling import stages, varlen
@@ -21,6 +21,14 @@ _TYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "float32"}
 
 def build(source: Source, head: str, settings: Settings) -> Network:
     """Builds a network. Raises ConfigError if a weight is missing or cannot be read."""
+    network = _build(source, head, settings)
+    # At its first call TensorFlow optimizes the graph, in memory that it does not return.
+    network(one_token(head))
+    free_memory()
+    return network
+
+
+def _build(source: Source, head: str, settings: Settings) -> Network:
     take_threads(settings.threads)
     # oneDNN's operations compute on the CPU, those in 8 bits on a machine with a GPU, too.
     is_for_cpu = settings.dtype == "int8" or not native.on_gpus()
@@ -30,6 +38,12 @@ def build(source: Source, head: str, settings: Settings) -> Network:
         problem = "TensorFlow needs BERT's blocks and a CPU with oneDNN. Take another --backend or --dtype."
         raise ConfigError(f"dtype=int8: {problem}")
     return _staged(source, head, settings)
+
+
+def one_token(head: str | None = None) -> Rows:
+    """Returns a sequence of one token, which is masked for the head `fill_mask`."""
+    masked_M = np.zeros(1, np.int32) if head == "fill_mask" else None
+    return join([np.zeros(1, np.int32)])._replace(masked_M=masked_M)
 
 
 def take_threads(threads: int | None) -> None:
@@ -93,7 +107,8 @@ def _encoder(source: Source, weights: fused_bert.Weights, settings: Settings) ->
         read = fused_bert.read_encoder(weights, bert)
         if is_int8:
             read, dense = _quantised(read, bert, settings.calibration), fused_bert.dense_int8
-        encoder = _compiled(lambda **batch: fused_bert.encode(read, bert, weights.dtype, dense, batch), bert)
+        encode = lambda **batch: fused_bert.encode(read, bert, weights.dtype, dense, batch)
+        encoder = _compiled(encode, batch_of(one_token(), bert.num_attention_heads))
         if not is_int8:
             _ENCODERS[key] = encoder
     return encoder
@@ -122,7 +137,7 @@ def _quantised(
         fused_bert.encode(encoder, bert, "float32", dense, batch)
         return ranges
 
-    measure = _compiled(ranges_of, bert)
+    measure = _compiled(ranges_of, batch_of(one_token(), bert.num_attention_heads))
     found = [[values.numpy() for values in measure(**_constants(rows, bert))] for rows in calibration]
     ranges = iter(zip(*found))  # per product: ranges of all batches
     blocks = [
@@ -134,11 +149,10 @@ def _quantised(
     return encoder._replace(blocks=blocks)
 
 
-def _compiled(function: Callable, bert: BertConfig) -> Callable:
-    """Returns the function traced once, for batches of all sizes."""
-    example = batch_of(join([np.zeros(1, np.int32)]), bert.num_attention_heads)
+def _compiled(function: Callable, example: dict[str, np.ndarray]) -> Callable:
+    """Returns the function traced once, for batches of all sizes that have the names and types of one."""
     signature = {
-        name: tf.TensorSpec([None] * values.ndim, tf.int32, name=name) for name, values in example.items()
+        name: tf.TensorSpec([None] * values.ndim, values.dtype, name=name) for name, values in example.items()
     }
     return tf.function(function, autograph=False).get_concrete_function(**signature)
 
@@ -153,15 +167,23 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
     copies = stages.copies_without_values(model, tf.as_dtype(_TYPES[settings.dtype]))
     source.fill(model, copies)
 
-    @tf.function(autograph=False, reduce_retracing=True)
-    def compute(batch, count):
+    def feeds_of(rows: Rows) -> dict[str, np.ndarray]:
+        if head == "fill_mask":
+            assert rows.masked_M is not None
+            count = len(rows.masked_M)
+        else:
+            rows = rows._replace(masked_M=None)
+            count = len(rows.lengths_N) if head == "classify" else len(rows.ids_T)
+        return {**padded(rows), "count": np.array(count, np.int32)}
+
+    def compute(count: tf.Tensor, **batch: tf.Tensor) -> dict[str, tf.Tensor]:
         with stages.reading_copies(copies):
             found = head_outputs(stages.run(model, varlen.lay_end_to_end(batch).features, None), head)
         return {name: tf.cast(values[0, :count], tf.float32) for name, values in found.items()}
 
+    run = _compiled(compute, feeds_of(one_token(head)))
+
     def network(rows: Rows) -> Outputs:
-        batch = {name: tf.constant(values) for name, values in padded(rows).items()}
-        counts = {"classify": len(rows.lengths_N), "fill_mask": int(rows.masked_counts_N.sum())}
-        return compute(batch, tf.constant(counts.get(head, len(rows.ids_T))))
+        return run(**{name: tf.constant(values) for name, values in feeds_of(rows).items()})
 
     return network

@@ -3,8 +3,6 @@
 import asyncio
 import concurrent.futures
 import contextlib
-import ctypes
-import gc
 import itertools
 import os
 import re
@@ -16,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from official.inference import Model, signatures
-from official.inference.backends import Settings
+from official.inference.backends import Settings, free_memory
 from official.inference.methods import classes_of
 from official.inference.rows import join
 from official.inference.signatures import SIGNATURES, Signature
@@ -169,13 +167,6 @@ def load(version: int, path: str, loading: Loading) -> Served:
         except MemoryError:
             raise ConfigError(f"--export_dir={path}: not enough memory to load it.") from None
     return served
-
-
-def free_memory() -> None:
-    """Returns unused memory to the operating system, if the C library supports it."""
-    gc.collect()
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
 
 
 # -----------------------------------------------------------------------------------------------------------
