@@ -23,7 +23,7 @@ def build(source: Source, head: str, settings: Settings) -> Network:
     """Builds a network. Raises ConfigError if a weight is missing or cannot be read."""
     network = _build(source, head, settings)
     # At its first call TensorFlow optimizes the graph, in memory that it does not return.
-    network(one_token(head))
+    network(_one_token(head))
     free_memory()
     return network
 
@@ -40,7 +40,7 @@ def _build(source: Source, head: str, settings: Settings) -> Network:
     return _staged(source, head, settings)
 
 
-def one_token(head: str | None = None) -> Rows:
+def _one_token(head: str | None = None) -> Rows:
     """Returns a sequence of one token, which is masked for the head `fill_mask`."""
     masked_M = np.zeros(1, np.int32) if head == "fill_mask" else None
     return join([np.zeros(1, np.int32)])._replace(masked_M=masked_M)
@@ -108,7 +108,7 @@ def _encoder(source: Source, weights: fused_bert.Weights, settings: Settings) ->
         if is_int8:
             read, dense = _quantised(read, bert, settings.calibration), fused_bert.dense_int8
         encode = lambda **batch: fused_bert.encode(read, bert, weights.dtype, dense, batch)
-        encoder = _compiled(encode, batch_of(one_token(), bert.num_attention_heads))
+        encoder = _compiled(encode, batch_of(_one_token(), bert.num_attention_heads))
         if not is_int8:
             _ENCODERS[key] = encoder
     return encoder
@@ -137,7 +137,7 @@ def _quantised(
         fused_bert.encode(encoder, bert, "float32", dense, batch)
         return ranges
 
-    measure = _compiled(ranges_of, batch_of(one_token(), bert.num_attention_heads))
+    measure = _compiled(ranges_of, batch_of(_one_token(), bert.num_attention_heads))
     found = [[values.numpy() for values in measure(**_constants(rows, bert))] for rows in calibration]
     ranges = iter(zip(*found))  # per product: ranges of all batches
     blocks = [
@@ -167,23 +167,20 @@ def _staged(source: Source, head: str, settings: Settings) -> Network:
     copies = stages.copies_without_values(model, tf.as_dtype(_TYPES[settings.dtype]))
     source.fill(model, copies)
 
-    def feeds_of(rows: Rows) -> dict[str, np.ndarray]:
-        if head == "fill_mask":
-            assert rows.masked_M is not None
-            count = len(rows.masked_M)
-        else:
+    def inputs_of(rows: Rows) -> dict[str, np.ndarray]:
+        if head != "fill_mask":
             rows = rows._replace(masked_M=None)
-            count = len(rows.lengths_N) if head == "classify" else len(rows.ids_T)
-        return {**padded(rows), "count": np.array(count, np.int32)}
+        counts = {"classify": len(rows.lengths_N), "fill_mask": int(rows.masked_counts_N.sum())}
+        return {**padded(rows), "count": np.array(counts.get(head, len(rows.ids_T)), np.int32)}
 
     def compute(count: tf.Tensor, **batch: tf.Tensor) -> dict[str, tf.Tensor]:
         with stages.reading_copies(copies):
             found = head_outputs(stages.run(model, varlen.lay_end_to_end(batch).features, None), head)
         return {name: tf.cast(values[0, :count], tf.float32) for name, values in found.items()}
 
-    run = _compiled(compute, feeds_of(one_token(head)))
+    run = _compiled(compute, inputs_of(_one_token(head)))
 
     def network(rows: Rows) -> Outputs:
-        return run(**{name: tf.constant(values) for name, values in feeds_of(rows).items()})
+        return run(**{name: tf.constant(values) for name, values in inputs_of(rows).items()})
 
     return network
