@@ -677,19 +677,12 @@ class GatedActivationGradient : public OpKernel {
   Activation kind_;
 };
 
-// Memory of a job, from TensorFlow: the C library's would be in pieces after jobs of several threads.
-class Space {
- public:
-  Space(OpKernelContext* context, int64_t count)
-      : tensor_(context->get_allocator({}), tensorflow::DT_FLOAT, TensorShape{count}) {
-    if (!tensor_.IsInitialized()) throw std::bad_alloc();
-  }
-
-  float* data() const { return data_of<float>(tensor_); }
-
- private:
-  Tensor tensor_;
-};
+// Returns memory of a job, from TensorFlow: the C library's would be in pieces after jobs of several threads.
+Tensor space_of(OpKernelContext* context, int64_t count) {
+  Tensor space(context->get_allocator({}), tensorflow::DT_FLOAT, TensorShape{count});
+  if (!space.IsInitialized()) throw std::bad_alloc();
+  return space;
+}
 
 // The arguments products [B, L, 3 x H x K], cos and sin [B or 1, L, K / 2], ids [B, L] and seed, as inputs from 0 on.
 template <typename T>
@@ -746,9 +739,9 @@ class RotaryAttentionForward : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(1, {in.batch, heads_, in.length}, &log_sums));
     do_in_order(context, in.batch * heads_, [&](int64_t job) {
       const int64_t row = job / heads_;
-      const Space space(context, in.numbers.forward_space());
+      const Tensor space = space_of(context, in.numbers.forward_space());
       in.row(row).forward(
-          static_cast<int>(job % heads_), space.data(), data_of<T>(*outputs) + row * in.outputs(),
+          static_cast<int>(job % heads_), data_of<float>(space), data_of<T>(*outputs) + row * in.outputs(),
           data_of<float>(*log_sums) + row * heads_ * in.length);
     });
   }
@@ -779,9 +772,9 @@ class RotaryAttentionGradient : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &gradient));
     do_in_order(context, in.batch * heads_, [&](int64_t job) {
       const int64_t row = job / heads_, at = row * in.outputs();
-      const Space space(context, in.numbers.backward_space());
+      const Tensor space = space_of(context, in.numbers.backward_space());
       in.row(row).backward(
-          static_cast<int>(job % heads_), space.data(), data_of<T>(outputs) + at,
+          static_cast<int>(job % heads_), data_of<float>(space), data_of<T>(outputs) + at,
           data_of<float>(log_sums) + row * heads_ * in.length, data_of<T>(upstream) + at,
           data_of<T>(*gradient) + row * in.length * in.columns);
     });
