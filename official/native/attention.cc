@@ -7,8 +7,14 @@
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
-#if defined(__AVX512BF16__)
+// Intel's AVX512-BF16 multiplies no faster than floats, where a virtual machine hides the AMX that came with it.
+#if defined(__AVX512BF16__) && (defined(__AMX_BF16__) || !defined(__AVX512FP16__))
+#define BERT_MULTIPLIES_BFLOAT16
 #include <immintrin.h>
+#endif
+#if defined(__AMX_BF16__)
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "functions.h"
@@ -19,14 +25,13 @@ namespace {
 // -- Matrix products of small blocks
 
 #if defined(__AVX512F__)
-constexpr int kLanes = 16;
+constexpr int kLanes = 16, kTileRows = 12;
 #elif defined(__AVX__)
-constexpr int kLanes = 8;
+constexpr int kLanes = 8, kTileRows = 6;
 #else
-constexpr int kLanes = 4;
+constexpr int kLanes = 4, kTileRows = 6;
 #endif
-constexpr int kColumns = 2 * kLanes;  // of a tile
-constexpr int kTileRows = 6;          // with two vectors each: as many sums as there are registers for
+constexpr int kColumns = 2 * kLanes;  // of a tile; its rows have two vectors each, all sums in registers
 
 typedef float Vector __attribute__((vector_size(4 * kLanes)));
 typedef float InMemory __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
@@ -37,11 +42,30 @@ inline void save(Vector vector, float* to) { *reinterpret_cast<InMemory*>(to) = 
 
 inline Vector add_product(Vector sum, float factor, Vector numbers) { return sum + factor * numbers; }
 
-// Makes an element of a product of the number at `from`.
-inline void make_element(const float* from, int64_t, float* to) { *to = *from; }
+// A matrix whose element (i, j) stands at i * row + j * column.
+template <typename E>
+struct Matrix {
+  const E* elements;
+  int64_t row, column;
+};
 
-// Returns a row of numbers as elements, written to `room` where they are other than numbers.
-inline const float* elements_of(const float* from, int, float*) { return from; }
+// Writes elements [rows, columns] as [columns, rows].
+template <typename E>
+inline void transpose(const E* from, int rows, int columns, E* to) {
+  for (int column = 0; column < columns; ++column)
+    for (int row = 0; row < rows; ++row) to[column * rows + row] = from[row * columns + column];
+}
+
+// The next three return numbers [rows, columns] as elements, written to `room` where they are other than numbers.
+
+// [rows, columns / kNumbers]: an element has numbers of a row.
+inline Matrix<float> by_rows(const float* from, int, int columns, float*) { return {from, columns, 1}; }
+
+// [rows / kNumbers, columns]: an element has numbers of a column.
+inline const float* by_columns(const float* from, int, int, float*) { return from; }
+
+// The transpose of these, [columns, rows / kNumbers].
+inline Matrix<float> transposed(const float* from, int, int columns, float*) { return {from, 1, columns}; }
 
 // The elements that products of numbers of a type take, and of how many numbers one is.
 template <typename T>
@@ -52,11 +76,9 @@ struct ElementOf {
 template <typename E>
 constexpr int kNumbers = 1;
 
-#if defined(__AVX512BF16__)
+#if defined(BERT_MULTIPLIES_BFLOAT16)
 // Two bfloat16, which are multiplied with two others, and added, at once. The first is in the lower half.
-struct Pair {
-  uint32_t bits;
-};
+enum class Pair : uint32_t {};
 
 template <>
 struct ElementOf<BFloat16> {
@@ -69,52 +91,142 @@ constexpr int kNumbers<Pair> = 2;
 inline __m512i load(const Pair* from) { return _mm512_loadu_si512(from); }
 
 inline Vector add_product(Vector sum, Pair factor, __m512i numbers) {
-  return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(factor.bits), (__m512bh)numbers);
+  return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(static_cast<int>(factor)), (__m512bh)numbers);
 }
 
-// Of the numbers at `from` and `step` behind it, which are bfloat16 already.
-inline void make_element(const float* from, int64_t step, Pair* to) {
-  to->bits = float_to_bits(from[0]) >> 16 | (float_to_bits(from[step]) & 0xffff0000u);
+inline __m512i rounded_pair(const float* first, const float* second) {
+  return (__m512i)_mm512_cvtne2ps_pbh((__m512)load(second), (__m512)load(first));
 }
 
-// `count` is a multiple of 2 * kLanes.
-inline const Pair* elements_of(const float* from, int count, Pair* room) {
-  for (int i = 0; i < count; i += 2 * kLanes) {
-    const __m512bh both = _mm512_cvtne2ps_pbh((__m512)load(from + i + kLanes), (__m512)load(from + i));
-    _mm512_storeu_si512(room + i / 2, (__m512i)both);
-  }
+// `columns` is a multiple of 2 * kLanes.
+inline Matrix<Pair> by_rows(const float* from, int rows, int columns, Pair* room) {
+  for (int i = 0; i < rows * columns; i += 2 * kLanes)
+    _mm512_storeu_si512(room + i / 2, rounded_pair(from + i, from + i + kLanes));
+  return {room, columns / 2, 1};
+}
+
+// `rows` are even, and `columns` a multiple of kLanes.
+inline const Pair* by_columns(const float* from, int rows, int columns, Pair* room) {
+  uint16_t order[2 * kLanes];  // of numbers: the first of the upper row, the first of the lower row, the second ..
+  for (int i = 0; i < kLanes; ++i) order[2 * i] = i, order[2 * i + 1] = kLanes + i;
+  const __m512i in_turns = _mm512_loadu_si512(order);
+  Pair* to = room;
+  for (int row = 0; row < rows; row += 2, from += 2 * columns)
+    for (int i = 0; i < columns; i += kLanes, to += kLanes)
+      _mm512_storeu_si512(to, _mm512_permutexvar_epi16(in_turns, rounded_pair(from + i, from + columns + i)));
   return room;
+}
+
+inline Matrix<Pair> transposed(const float* from, int rows, int columns, Pair* room) {
+  std::vector<Pair> pairs(rows * columns / 2);
+  transpose(by_columns(from, rows, columns, pairs.data()), rows / 2, columns, room);
+  return {room, rows / 2, 1};
 }
 #endif
 
-// A matrix whose element (i, j) stands at i * row + j * column.
-template <typename E>
-struct Matrix {
-  const E* elements;
-  int64_t row, column;
+#if defined(__AMX_BF16__)
+constexpr int kTile = 16;  // rows, and elements of a row, of a register of Intel's AMX
+
+// Asks the kernel, once in a process, for the registers: Linux keeps no room for them unasked.
+bool tiles_are_allowed() {
+  constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool are_allowed = syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+  return are_allowed;
+}
+
+// Gives this thread all registers in full size, and gives them back: other libraries set their own sizes.
+struct Tiles {
+  Tiles() {
+    struct alignas(64) {
+      uint8_t palette = 1, start = 0, none[14] = {};
+      uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      uint8_t rows[16] = {kTile, kTile, kTile, kTile, kTile, kTile, kTile, kTile};
+    } sizes;
+    if (tiles_are_allowed()) _tile_loadconfig(&sizes);
+  }
+  ~Tiles() {
+    if (tiles_are_allowed()) _tile_release();
+  }
 };
+
+// `multiply` of as many rows, and as much depth, as fill registers: what is behind has to be finite, and zeros in
+// depth. Of `a`, the elements of a row follow each other.
+template <bool kAdds>
+void multiply_in_tiles(
+    Matrix<Pair> a, const Pair* b, int64_t b_row, int rows, int columns, int depth, float* c, int64_t c_row) {
+  const int64_t a_bytes = a.row * sizeof(Pair), b_bytes = b_row * sizeof(Pair), c_bytes = c_row * sizeof(float);
+  for (int row = 0; row < rows; row += 2 * kTile) {
+    const bool has_second = row + kTile < rows;
+    const Pair *upper = a.elements + row * a.row, *lower = upper + kTile * a.row;
+    for (int column = 0; column < columns; column += 2 * kTile) {
+      float *left = c + row * c_row + column, *right = left + kTile;
+      float *left_below = left + kTile * c_row, *right_below = right + kTile * c_row;
+      if (kAdds) {
+        _tile_loadd(0, left, c_bytes);
+        _tile_loadd(1, right, c_bytes);
+      } else {
+        _tile_zero(0);
+        _tile_zero(1);
+      }
+      if (has_second && kAdds) {
+        _tile_loadd(2, left_below, c_bytes);
+        _tile_loadd(3, right_below, c_bytes);
+      } else {
+        _tile_zero(2);
+        _tile_zero(3);
+      }
+      for (int k = 0; k < depth; k += kTile) {
+        _tile_loadd(4, b + k * b_row + column, b_bytes);
+        _tile_loadd(5, b + k * b_row + column + kTile, b_bytes);
+        _tile_loadd(6, upper + k, a_bytes);
+        _tile_dpbf16ps(0, 6, 4);
+        _tile_dpbf16ps(1, 6, 5);
+        if (!has_second) continue;
+        _tile_loadd(7, lower + k, a_bytes);
+        _tile_dpbf16ps(2, 7, 4);
+        _tile_dpbf16ps(3, 7, 5);
+      }
+      _tile_stored(0, left, c_bytes);
+      _tile_stored(1, right, c_bytes);
+      if (!has_second) continue;
+      _tile_stored(2, left_below, c_bytes);
+      _tile_stored(3, right_below, c_bytes);
+    }
+  }
+}
+#endif
 
 template <int kRows, bool kAdds, typename E>
 inline void multiply_tile(const E* a, Matrix<E> of_a, const E* b, int64_t b_row, int depth, float* c, int64_t c_row) {
   Vector sums[kRows][2];
-#pragma GCC unroll 6
+#pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
     sums[i][0] = kAdds ? load(c + i * c_row) : Vector{};
     sums[i][1] = kAdds ? load(c + i * c_row + kLanes) : Vector{};
   }
   for (int k = 0; k < depth; ++k, a += of_a.column, b += b_row) {
     const auto left = load(b), right = load(b + kLanes);
-#pragma GCC unroll 6
+#pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const E factor = a[i * of_a.row];
       sums[i][0] = add_product(sums[i][0], factor, left);
       sums[i][1] = add_product(sums[i][1], factor, right);
     }
   }
-#pragma GCC unroll 6
+#pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
     save(sums[i][0], c + i * c_row);
     save(sums[i][1], c + i * c_row + kLanes);
+  }
+}
+
+// The same of the last rows, fewer than kRows.
+template <int kRows, bool kAdds, typename E>
+inline void multiply_rest(
+    int rows, const E* a, Matrix<E> of_a, const E* b, int64_t b_row, int depth, float* c, int64_t c_row) {
+  if constexpr (kRows > 1) {
+    if (rows == kRows - 1) return multiply_tile<kRows - 1, kAdds>(a, of_a, b, b_row, depth, c, c_row);
+    multiply_rest<kRows - 1, kAdds>(rows, a, of_a, b, b_row, depth, c, c_row);
   }
 }
 
@@ -122,26 +234,24 @@ inline void multiply_tile(const E* a, Matrix<E> of_a, const E* b, int64_t b_row,
 // kColumns.
 template <bool kAdds, typename E>
 void multiply(Matrix<E> a, const E* b, int64_t b_row, int rows, int columns, int depth, float* c, int64_t c_row) {
+#if defined(__AMX_BF16__)
+  if constexpr (std::is_same_v<E, Pair>) {
+    if (tiles_are_allowed()) return multiply_in_tiles<kAdds>(a, b, b_row, rows, columns, depth, c, c_row);
+  }
+#endif
   for (int column = 0; column < columns; column += kColumns) {
     int row = 0;
-    const auto tile = [&](auto multiply) {
-      multiply(a.elements + row * a.row, a, b + column, b_row, depth, c + row * c_row + column, c_row);
-    };
-    for (; row + kTileRows <= rows; row += kTileRows) tile(multiply_tile<kTileRows, kAdds, E>);
-    switch (rows - row) {
-      case 5: tile(multiply_tile<5, kAdds, E>); break;
-      case 4: tile(multiply_tile<4, kAdds, E>); break;
-      case 3: tile(multiply_tile<3, kAdds, E>); break;
-      case 2: tile(multiply_tile<2, kAdds, E>); break;
-      case 1: tile(multiply_tile<1, kAdds, E>); break;
-      default: break;
-    }
+    for (; row + kTileRows <= rows; row += kTileRows)
+      multiply_tile<kTileRows, kAdds>(
+          a.elements + row * a.row, a, b + column, b_row, depth, c + row * c_row + column, c_row);
+    multiply_rest<kTileRows, kAdds>(
+        rows - row, a.elements + row * a.row, a, b + column, b_row, depth, c + row * c_row + column, c_row);
   }
 }
 
 // -- Which tokens see each other
 
-constexpr int kQueries = 48, kKeys = 64;  // of a block
+constexpr int kQueries = 64, kKeys = 64;  // of a block
 constexpr float kUnseen = -1e30f;         // of a score
 
 // The numbers of the sequences of some tokens: the least and the greatest beside 0, and whether all are one.
@@ -282,22 +392,14 @@ struct Head {
     std::fill(to + of.length * width, to + count(), 0.0f);
   }
 
-  // Writes the same with the tokens of each block side by side: [blocks, width, kKeys]; an element has numbers of one
-  // token.
+  // Writes the same with the tokens of each block side by side, [blocks, width / kNumbers, kKeys].
   template <typename E>
   void columns(const float* rows, E* elements) const {
+    std::vector<E> room(kKeys * width / kNumbers<E>);
     for (int64_t block = 0; block < count(); block += kKeys * width)
-      for (int token = 0; token < kKeys; ++token)
-        for (int i = 0; i < width; i += kNumbers<E>)
-          make_element(
-              rows + block + token * width + i, 1, elements + (block + i * kKeys) / kNumbers<E> + token);
-  }
-
-  // Writes the same, [blocks, kKeys, width]; an element has numbers of neighbouring tokens.
-  template <typename E>
-  void stacked(const float* rows, E* elements) const {
-    for (int64_t row = 0; row < count(); row += kNumbers<E> * width)
-      for (int i = 0; i < width; ++i) make_element(rows + row + i, width, elements + row / kNumbers<E> + i);
+      transpose(
+          by_rows(rows + block, kKeys, width, room.data()).elements, kKeys, width / kNumbers<E>,
+          elements + block / kNumbers<E>);
   }
 
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(of.size)); }
@@ -317,7 +419,7 @@ int64_t RotaryAttention<T>::forward_space() const {
 
 template <typename T>
 int64_t RotaryAttention<T>::backward_space() const {
-  return 5 * Head<T>(*this, 0).count();
+  return 6 * Head<T>(*this, 0).count();
 }
 
 // Source: Dao et al. 2022, "FlashAttention", with a running maximum for each query.
@@ -325,18 +427,17 @@ template <typename T>
 void RotaryAttention<T>::forward(int head, float* space, T* outputs, float* log_sums) const {
   using E = typename ElementOf<T>::Type;
   const Head<T> own(*this, head);
+#if defined(__AMX_BF16__)
+  const Tiles tiles;
+#endif
   const int width = own.width;
   const Blocks blocks(ids, length, reach);
   const int64_t count = own.count();
-  E *values = reinterpret_cast<E*>(space + count), *keys = reinterpret_cast<E*>(space + 2 * count);
-  if constexpr (std::is_same_v<E, float>) {
-    own.read_all(2, values);
-  } else {
-    own.read_all(2, space);
-    own.stacked(space, values);
-  }
+  E *keys = reinterpret_cast<E*>(space + count), *room = reinterpret_cast<E*>(space + 2 * count);
   own.read_all(1, space);
   own.columns(space, keys);
+  own.read_all(2, space);
+  const E* values = by_columns(space, static_cast<int>(count / width), width, room);
   std::vector<float> rotated(kQueries * width), scores(kQueries * kKeys), sums(kQueries * width);
   std::vector<E> of_queries(kQueries * width / kNumbers<E>), of_weights(kQueries * kKeys / kNumbers<E>);
   float largest[kQueries], totals[kQueries];
@@ -348,39 +449,43 @@ void RotaryAttention<T>::forward(int head, float* space, T* outputs, float* log_
     std::fill(largest, largest + kQueries, kUnseen);
     std::fill(totals, totals + kQueries, 0.0f);
     for (int row = 0; row < rows; ++row) own.read(first + row, 0, own.scale(), rotated.data() + row * width);
-    const E* queries = elements_of(rotated.data(), rows * width, of_queries.data());
+    const Matrix<E> queries = by_rows(rotated.data(), rows, width, of_queries.data());
     for (int64_t block = blocks.begin(first); block < blocks.end(first + rows - 1); ++block) {
       const Sight sight = blocks.sight(numbers, first, rows, block);
       if (sight == Sight::kNothing) continue;
       const int64_t at = block * kKeys * width / kNumbers<E>;
-      multiply<false>(
-          {queries, width / kNumbers<E>, 1}, keys + at, kKeys, rows, kKeys, size / kNumbers<E>,
-          scores.data(), kKeys);
+      multiply<false>(queries, keys + at, kKeys, rows, kKeys, size / kNumbers<E>, scores.data(), kKeys);
       if (sight == Sight::kSome) blocks.hide(first, rows, block, scores.data());
+      // The largest of all rows first: each row's would wait for it.
+      float most[kQueries];
+      for (int row = 0; row < rows; ++row) {
+        const float* of_row = scores.data() + row * kKeys;
+        float found = largest[row];
+#pragma omp simd reduction(max : found)
+        for (int i = 0; i < kKeys; ++i) found = of_row[i] > found ? of_row[i] : found;
+        most[row] = found;
+      }
       for (int row = 0; row < rows; ++row) {
         float *of_row = scores.data() + row * kKeys, *sum = sums.data() + row * width;
-        float most = largest[row], total = 0;
-#pragma omp simd reduction(max : most)
-        for (int i = 0; i < kKeys; ++i) most = of_row[i] > most ? of_row[i] : most;
+        const float maximum = most[row];
+        float total = 0;
 #pragma omp simd reduction(+ : total)
         for (int i = 0; i < kKeys; ++i) {
-          of_row[i] = exponential(of_row[i] - most);
+          of_row[i] = exponential(of_row[i] - maximum);
           total += of_row[i];
         }
-        if (most != largest[row]) {
-          const float share = exponential(largest[row] - most);
+        if (maximum != largest[row]) {
+          const float share = exponential(largest[row] - maximum);
           totals[row] *= share;
 #pragma omp simd
           for (int i = 0; i < width; ++i) sum[i] *= share;
         }
-        largest[row] = most;
+        largest[row] = maximum;
         totals[row] += total;
         if (dropout.dropped) drop(dropout, own.element(first + row, block * kKeys), of_row, nullptr);
       }
-      const E* weights = elements_of(scores.data(), rows * kKeys, of_weights.data());
-      multiply<true>(
-          {weights, kKeys / kNumbers<E>, 1}, values + at, width, rows, width, kKeys / kNumbers<E>, sums.data(),
-          width);
+      const Matrix<E> weights = by_rows(scores.data(), rows, kKeys, of_weights.data());
+      multiply<true>(weights, values + at, width, rows, width, kKeys / kNumbers<E>, sums.data(), width);
     }
     for (int row = 0; row < rows; ++row) {
       const bool is_token = ids[first + row] != 0;
@@ -395,29 +500,40 @@ void RotaryAttention<T>::forward(int head, float* space, T* outputs, float* log_
 template <typename T>
 void RotaryAttention<T>::backward(
     int head, float* space, const T* outputs, const float* log_sums, const T* upstream, T* products_gradient) const {
+  using E = typename ElementOf<T>::Type;
   const Head<T> own(*this, head);
+#if defined(__AMX_BF16__)
+  const Tiles tiles;
+#endif
   const int width = own.width;
   const Blocks blocks(ids, length, reach);
   const int64_t count = own.count();
-  float *keys = space, *key_columns = keys + count, *value_columns = key_columns + count;
-  float *key_sums = value_columns + count, *value_sums = key_sums + count;
-  own.read_all(2, keys);
-  own.columns(keys, value_columns);
-  own.read_all(1, keys);
-  own.columns(keys, key_columns);
-  std::fill(key_sums, value_sums + count, 0.0f);
+  float *key_sums = space + count, *value_sums = space + 2 * count;  // [blocks, width, kKeys]
+  E *value_columns = reinterpret_cast<E*>(space + 3 * count), *key_columns = value_columns + count / kNumbers<E>;
+  own.read_all(2, space);
+  own.columns(space, value_columns);
+  own.read_all(1, space);
+  own.columns(space, key_columns);
+  const E* keys = by_columns(space, static_cast<int>(count / width), width, key_columns + count / kNumbers<E>);
+  std::fill(key_sums, key_sums + 2 * count, 0.0f);
   std::vector<float> queries(kQueries * width), given(kQueries * width, 0.0f), query_sums(kQueries * width);
   std::vector<float> weights(kQueries * kKeys), slopes(kQueries * kKeys);
+  constexpr int kOfBlock = kQueries / kNumbers<E>;
+  std::vector<E> of_queries(kOfBlock * width), of_given(kOfBlock * width), query_columns(kOfBlock * width);
+  std::vector<E> given_columns(kOfBlock * width), of_weights(kOfBlock * kKeys), of_slopes(kOfBlock * kKeys);
   float along[kQueries];
   log_sums += head * length;
   for (int64_t first = 0; first < length; first += kQueries) {
     const int rows = static_cast<int>(std::min<int64_t>(kQueries, length - first));
     const Numbers numbers(ids + first, rows, rows);
     std::fill(query_sums.begin(), query_sums.end(), 0.0f);
+    std::fill(queries.begin() + rows * width, queries.end(), 0.0f);
+    std::fill(given.begin() + rows * width, given.end(), 0.0f);
     for (int row = 0; row < rows; ++row) {
       own.read(first + row, 0, own.scale(), queries.data() + row * width);
       const T *output = outputs + own.output(first + row), *from = upstream + own.output(first + row);
       float sum = 0;
+#pragma omp simd reduction(+ : sum)
       for (int i = 0; i < size; ++i) {
         const float gradient = to_float(from[i]);
         given[row * width + i] = gradient;
@@ -425,15 +541,18 @@ void RotaryAttention<T>::backward(
       }
       along[row] = sum;
     }
+    const Matrix<E> query_rows = by_rows(queries.data(), kQueries, width, of_queries.data());
+    const Matrix<E> given_rows = by_rows(given.data(), kQueries, width, of_given.data());
+    const Matrix<E> turned_queries = transposed(queries.data(), kQueries, width, query_columns.data());
+    const Matrix<E> turned_given = transposed(given.data(), kQueries, width, given_columns.data());
     for (int64_t block = blocks.begin(first); block < blocks.end(first + rows - 1); ++block) {
       const Sight sight = blocks.sight(numbers, first, rows, block);
       if (sight == Sight::kNothing) continue;
-      const int64_t at = block * kKeys * width;
-      multiply<false>(
-          {queries.data(), width, 1}, key_columns + at, kKeys, rows, kKeys, size, weights.data(), kKeys);
+      const int64_t at = block * kKeys * width, of_block = at / kNumbers<E>;
+      const int depth = size / kNumbers<E>, row_depth = (rows + kNumbers<E> - 1) / kNumbers<E>;
+      multiply<false>(query_rows, key_columns + of_block, kKeys, rows, kKeys, depth, weights.data(), kKeys);
       if (sight == Sight::kSome) blocks.hide(first, rows, block, weights.data());
-      multiply<false>(
-          {given.data(), width, 1}, value_columns + at, kKeys, rows, kKeys, size, slopes.data(), kKeys);
+      multiply<false>(given_rows, value_columns + of_block, kKeys, rows, kKeys, depth, slopes.data(), kKeys);
       for (int row = 0; row < rows; ++row) {
         float *weight = weights.data() + row * kKeys, *slope = slopes.data() + row * kKeys;
         const float log_sum = log_sums[first + row], mean = along[row];
@@ -450,16 +569,25 @@ void RotaryAttention<T>::backward(
         drop(dropout, own.element(first + row, block * kKeys), weight, slope);
         for (int i = 0; i < kKeys; ++i) slope[i] = (slope[i] - mean) * kept[i];
       }
-      multiply<true>({weights.data(), 1, kKeys}, given.data(), width, kKeys, width, rows, value_sums + at, width);
-      multiply<true>({slopes.data(), 1, kKeys}, queries.data(), width, kKeys, width, rows, key_sums + at, width);
-      multiply<true>({slopes.data(), kKeys, 1}, keys + at, width, rows, width, kKeys, query_sums.data(), width);
+      std::fill(weights.begin() + rows * kKeys, weights.end(), 0.0f);
+      std::fill(slopes.begin() + rows * kKeys, slopes.end(), 0.0f);
+      const Matrix<E> slope_rows = by_rows(slopes.data(), kQueries, kKeys, of_slopes.data());
+      multiply<true>(slope_rows, keys + of_block, width, rows, width, kKeys / kNumbers<E>, query_sums.data(), width);
+      const E* pairs = by_columns(slopes.data(), kQueries, kKeys, of_slopes.data());
+      multiply<true>(turned_queries, pairs, kKeys, width, kKeys, row_depth, key_sums + at, kKeys);
+      pairs = by_columns(weights.data(), kQueries, kKeys, of_weights.data());
+      multiply<true>(turned_given, pairs, kKeys, width, kKeys, row_depth, value_sums + at, kKeys);
     }
     for (int row = 0; row < rows; ++row)
       own.write(first + row, 0, own.scale(), query_sums.data() + row * width, products_gradient);
   }
-  for (int64_t token = 0; token < length; ++token) {
-    own.write(token, 1, 1.0f, key_sums + token * width, products_gradient);
-    own.write(token, 2, 1.0f, value_sums + token * width, products_gradient);
+  for (int part : {1, 2}) {
+    for (int64_t first = 0; first < length; first += kKeys) {
+      float* rows = queries.data();
+      transpose((part == 1 ? key_sums : value_sums) + first * width, width, kKeys, rows);
+      for (int64_t token = first; token < std::min(length, first + kKeys); ++token, rows += width)
+        own.write(token, part, 1.0f, rows, products_gradient);
+    }
   }
 }
 
