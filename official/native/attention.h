@@ -22,16 +22,17 @@ struct RotaryAttention {
   uint32_t first_row;       // number of the first row of scores of the first head, for dropout
   Dropout dropout;
 
-  // How many numbers `forward` and `backward` need as space; what is there does not matter.
+  // How many numbers `forward` and `backward` need as memory, which begins with a cache line; what is there does not
+  // matter.
   int64_t forward_space() const;
   int64_t backward_space() const;
 
   // Writes the outputs of a head, of [length, heads, size], and log(sum(exp(scores))) of [heads, length].
-  void forward(int head, float* space, T* outputs, float* log_sums) const;
+  void forward(int head, float* memory, T* outputs, float* log_sums) const;
 
   // Writes the gradients of a head's products, of [length, 3, heads, size].
   void backward(
-      int head, float* space, const T* outputs, const float* log_sums, const T* upstream, T* products_gradient) const;
+      int head, float* memory, const T* outputs, const float* log_sums, const T* upstream, T* products_gradient) const;
 };
 
 }  // namespace bert
