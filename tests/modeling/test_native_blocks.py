@@ -236,7 +236,7 @@ def test_labels_that_do_not_exist_are_refused():
 def test_rotary_attention_is_that_of_plain_operations_in_all_types():
     """Rows of several sequences and padding, longer and shorter than a block; heads of several widths."""
     problems = []
-    cases = ((130, 2, 20, None), (97, 1, 64, 30), (5, 3, 6, 1), (1, 1, 2, None))
+    cases = ((200, 2, 20, None), (260, 1, 64, 64), (97, 1, 64, 30), (5, 3, 6, 1), (1, 1, 2, None))
     for length, heads, size, reach in cases:
         rows = np.minimum(np.arange(length) // 40 + 1, 3), np.arange(length) < 60
         ids = tf.constant(np.stack(rows), tf.int32)
