@@ -140,7 +140,9 @@ class Case:
     def source(self) -> Any:
         from official.inference import source
 
-        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        words = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        with open(os.path.join(self.folder, "config.json"), encoding="utf-8") as file:
+            words.insert(json.load(file)["pad_token_id"], "[PAD]")
         words += [f"word{number}" for number in range(len(words), self.config["vocab_size"])]
         with open(os.path.join(self.folder, "vocab.txt"), "w", encoding="utf-8") as file:
             file.write("\n".join(words) + "\n")
