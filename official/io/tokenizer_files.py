@@ -51,6 +51,7 @@ class TokenizerFile:
       separators: number of separator tokens between two texts, 1 or 2.
       has_segments: whether the second text has segment id 1.
       max_length: maximum number of tokens in tokenizer_config.json; None if unset.
+      is_built: whether a class of transformers builds the model, which then has the scores of `content` exactly.
     """
 
     content: str
@@ -59,6 +60,16 @@ class TokenizerFile:
     separators: int
     has_segments: bool
     max_length: int | None
+    is_built: bool
+
+    def load(self) -> Any:
+        """Returns the tokenizer, a `tokenizers.Tokenizer`."""
+        import tokenizers  # late: few commands read such a folder
+
+        made = tokenizers.Tokenizer.from_str(self.content)
+        if self.is_built:
+            _set_scores(made, json.loads(self.content)["model"])
+        return made
 
     def sidecar_config(self, max_length: int | None) -> str:
         """Returns the tokenizer_config.json of a folder that keeps the tokenizer as `content`."""
@@ -570,14 +581,29 @@ def _finished(
         raise ConfigError(f"{source}: the id {last:,} is out of range. Allowed: less than {_MAX_WORDS:,}.")
     first, *_, end = made.encode("a", "a").ids
     if is_built and [first, end] != [ids[special.cls], ids[special.sep]]:  # such as tokens that were added
-        whole = json.loads(made.to_str())
-        _set_ids(whole["post_processor"], ids)
-        made = tokenizers.Tokenizer.from_str(json.dumps(whole))
+        joined = json.loads(made.to_str())
+        _set_ids(joined["post_processor"], ids)
+        made = tokenizers.Tokenizer.from_str(json.dumps(joined))
+    _set_scores(made, whole["model"])
     words = [f"<no word {number}>" for number in range(last + 1)]
     for word, number in ids.items():
         words[number] = word
     separators, has_segments = _template_of(made, special, source)
-    return TokenizerFile(made.to_str(), tuple(words), special, separators, has_segments, max_length)
+    return TokenizerFile(made.to_str(), tuple(words), special, separators, has_segments, max_length, is_built)
+
+
+def _set_scores(made: Any, model: dict) -> None:
+    """Gives a Unigram the exact scores of its model in JSON.
+
+    The library reads every tenth of them from JSON with another last bit, which decides between splits of equal
+    score, such as those of "aaa" into "a", "aa".
+    """
+    import tokenizers
+
+    if model.get("type") == "Unigram":
+        pieces = [(piece, float(score)) for piece, score in model["vocab"]]
+        fallback = model.get("byte_fallback", False)
+        made.model = tokenizers.models.Unigram(pieces, unk_id=model.get("unk_id"), byte_fallback=fallback)
 
 
 def _set_ids(processor: dict, ids: Mapping[str, int]) -> None:

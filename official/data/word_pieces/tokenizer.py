@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import tokenizers
 
 from official.data.word_pieces.vocabulary import Vocabulary
 from official.data.word_pieces.wordpiece import WordPiece
@@ -42,7 +41,7 @@ class LibraryTokenizer:
 
     def __init__(self, vocabulary: Vocabulary):
         assert vocabulary.tokenizer is not None
-        self._tokenizer = tokenizers.Tokenizer.from_str(vocabulary.tokenizer.content)
+        self._tokenizer = vocabulary.tokenizer.load()
         self._dtype = np.dtype(np.uint16 if vocabulary.size <= 2**16 else np.int32)
         self._size, self._unknown = vocabulary.size, vocabulary.special_ids.unk
 

@@ -252,6 +252,30 @@ def test_user_defined_pieces_of_a_sentencepiece_model_are_found_before_words(tmp
         assert other_tokenizer.tokenize(["ab<url>cd"])[0].tolist() != [*one, *url, *other]
 
 
+def test_scores_are_exact_where_a_class_builds_the_model(tmp_path):
+    """As in transformers: the library itself reads this score from JSON with another last bit."""
+    first = [[word, 0.0] for word in ("<s>", "<pad>", "</s>", "<unk>")]
+    model = {"type": "Unigram", "unk_id": 3, "vocab": [*first, ["a", -3.8023476662052716], ["<mask>", 0.0]]}
+    whole = {"model": model, "added_tokens": []}
+
+    def scores(tokenizer):
+        return json.loads(tokenizer.to_str())["model"]["vocab"]
+
+    template = {
+        "single": "<s> $A </s>",
+        "pair": "<s> $A </s> $B </s>",
+        "special_tokens": [("<s>", 0), ("</s>", 2)],
+    }
+    alone = tokenizers.Tokenizer.from_str(json.dumps({"version": "1.0", **whole}))
+    alone.post_processor = tokenizers.processors.TemplateProcessing(**template)
+    whole["post_processor"] = json.loads(alone.to_str())["post_processor"]
+    for name, wanted in (("XLMRobertaTokenizer", model["vocab"]), ("PreTrainedTokenizerFast", scores(alone))):
+        settings = {"tokenizer_class": name, "unk_token": "<unk>", "mask_token": "<mask>"}
+        file = vocabulary_files.read(write(tmp_path / name, **{"tokenizer.json": whole}, settings=settings))
+        assert json.loads(file.content)["model"]["vocab"] == model["vocab"], name  # what is kept
+        assert scores(file.tokenizer.load()) == wanted, name
+
+
 # -----------------------------------------------------------------------------------------------------------
 # Folders
 
