@@ -51,7 +51,7 @@ class TokenizerFile:
       separators: number of separator tokens between two texts, 1 or 2.
       has_segments: whether the second text has segment id 1.
       max_length: maximum number of tokens in tokenizer_config.json; None if unset.
-      is_built: whether a class of transformers builds the model, which then has the scores of `content` exactly.
+      is_built: whether a class of transformers builds the model: it then has the exact scores of `content`.
     """
 
     content: str
@@ -595,8 +595,8 @@ def _finished(
 def _set_scores(made: Any, model: dict) -> None:
     """Gives a Unigram the exact scores of its model in JSON.
 
-    The library reads every tenth of them from JSON with another last bit, which decides between splits of equal
-    score, such as those of "aaa" into "a", "aa".
+    The library reads every tenth of them from JSON with another last bit, which decides between splits of
+    equal score, such as those of "aaa" into "a" and "aa".
     """
     import tokenizers
 
