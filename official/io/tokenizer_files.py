@@ -51,7 +51,7 @@ class TokenizerFile:
       separators: number of separator tokens between two texts, 1 or 2.
       has_segments: whether the second text has segment id 1.
       max_length: maximum number of tokens in tokenizer_config.json; None if unset.
-      is_built: whether a class of transformers builds the model: it then has the exact scores of `content`.
+      is_exact: whether a Unigram has the exact scores of `content`: a class of transformers builds it.
     """
 
     content: str
@@ -60,14 +60,14 @@ class TokenizerFile:
     separators: int
     has_segments: bool
     max_length: int | None
-    is_built: bool
+    is_exact: bool
 
     def load(self) -> Any:
         """Returns the tokenizer, a `tokenizers.Tokenizer`."""
         import tokenizers  # late: few commands read such a folder
 
         made = tokenizers.Tokenizer.from_str(self.content)
-        if self.is_built:
+        if self.is_exact:
             _set_scores(made, json.loads(self.content)["model"])
         return made
 
@@ -584,12 +584,14 @@ def _finished(
         joined = json.loads(made.to_str())
         _set_ids(joined["post_processor"], ids)
         made = tokenizers.Tokenizer.from_str(json.dumps(joined))
-    _set_scores(made, whole["model"])
+    if is_unigram := whole["model"].get("type") == "Unigram":
+        _set_scores(made, whole["model"])
     words = [f"<no word {number}>" for number in range(last + 1)]
     for word, number in ids.items():
         words[number] = word
     separators, has_segments = _template_of(made, special, source)
-    return TokenizerFile(made.to_str(), tuple(words), special, separators, has_segments, max_length, is_built)
+    is_exact = is_built and is_unigram
+    return TokenizerFile(made.to_str(), tuple(words), special, separators, has_segments, max_length, is_exact)
 
 
 def _set_scores(made: Any, model: dict) -> None:
@@ -600,10 +602,9 @@ def _set_scores(made: Any, model: dict) -> None:
     """
     import tokenizers
 
-    if model.get("type") == "Unigram":
-        pieces = [(piece, float(score)) for piece, score in model["vocab"]]
-        fallback = model.get("byte_fallback", False)
-        made.model = tokenizers.models.Unigram(pieces, unk_id=model.get("unk_id"), byte_fallback=fallback)
+    pieces = [(piece, float(score)) for piece, score in model["vocab"]]
+    fallback = model.get("byte_fallback", False)
+    made.model = tokenizers.models.Unigram(pieces, unk_id=model.get("unk_id"), byte_fallback=fallback)
 
 
 def _set_ids(processor: dict, ids: Mapping[str, int]) -> None:

@@ -253,6 +253,7 @@ void multiply(Matrix<E> a, const E* b, int64_t b_row, int rows, int columns, int
 // -- Which tokens see each other
 
 constexpr int kQueries = 64, kKeys = 64;  // of a block
+static_assert(kQueries >= kKeys, "`backward` writes the gradients of keys from the room of queries");
 constexpr float kUnseen = -1e30f;         // of a score
 
 // The numbers of the sequences of some tokens: the least and the greatest beside 0, and whether all are one.
